@@ -1,0 +1,40 @@
+# make setup   a virtual environment in .venv with the package and all extras
+# make test    lint, types and every test
+# make lint    lint and types alone
+# make bench   the decoding benchmark; results in bench/results
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+TORCH ?= 2.13.0
+TESTS ?= tests
+
+.PHONY: setup test lint bench clean
+
+setup: $(VENV)/.ready
+
+# Without an NVIDIA GPU the CPU build of torch is tried first: the default one brings gigabytes of CUDA libraries.
+$(VENV)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	if command -v nvidia-smi >/dev/null 2>&1; then \
+	  $(BIN)/python -m pip install --quiet "torch==$(TORCH)"; \
+	else \
+	  $(BIN)/python -m pip install --quiet "torch==$(TORCH)+cpu" 2>/dev/null \
+	  || $(BIN)/python -m pip install --quiet "torch==$(TORCH)"; \
+	fi
+	$(BIN)/python -m pip install --quiet --editable ".[all,dev]"
+	touch $@
+
+lint: setup
+	$(BIN)/ruff check src tests bench examples
+	$(BIN)/ruff format --check src tests bench examples
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/python -m pytest -n 2 $(TESTS)
+
+bench: setup
+	$(BIN)/unlimiformer bench decode --lengths 1024,16384,131072 --json bench/results/decode.json
+
+clean:
+	rm -rf $(VENV) build src/*.egg-info

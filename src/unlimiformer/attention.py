@@ -1,0 +1,85 @@
+"""The arithmetic of retrieval attention on tensors: fold, softmax, mix, merge. Knows no model and no store.
+
+Shapes: N queries, H heads, G key-value heads (H = G x group), K hits, S stored tokens, D width of a state, d of a head.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def fold_queries(queries: Tensor, key_weight: Tensor) -> Tensor:
+    """Queries that search raw states (paper, equation 2): `queries` (N, H, d), `key_weight` (G, d, D) to (N, H, D)."""
+    n, heads, width = queries.shape
+    groups = key_weight.shape[0]
+    grouped = queries.reshape(n, groups, heads // groups, width)
+    return torch.einsum("nghd,gde->nghe", grouped, key_weight).reshape(n, heads, -1)
+
+
+def unfold_values(mixed: Tensor, value_weight: Tensor, value_bias: Tensor | None) -> Tensor:
+    """Values of weighted sums of states: `mixed` (N, H, D), `value_weight` (G, d, D), bias (G, d) to (N, H, d).
+
+    The weights of a sum add up to one, so that projecting the sum equals summing the projections.
+    """
+    n, heads, width = mixed.shape
+    groups = value_weight.shape[0]
+    grouped = mixed.reshape(n, groups, heads // groups, width)
+    values = torch.einsum("nghe,gde->nghd", grouped, value_weight)
+    if value_bias is not None:
+        values = values + value_bias[:, None, :]
+    return values.reshape(n, heads, -1)
+
+
+def cap(scores: Tensor, softcap: float | None) -> Tensor:
+    """Soft-capped scores; order is kept, so that hits may be chosen before."""
+    return scores if softcap is None else softcap * torch.tanh(scores / softcap)
+
+
+def weigh(scores: Tensor, valid: Tensor | None, softcap: float | None) -> tuple[Tensor, Tensor]:
+    """Softmax over hits (..., K): their weights and the log of the sum (...)."""
+    scores = cap(scores.float(), softcap)
+    if valid is not None:
+        scores = scores.masked_fill(~valid, float("-inf"))
+    log_sum = scores.logsumexp(dim=-1)
+    return (scores - log_sum[..., None]).exp(), log_sum
+
+
+def attend_dense(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    top_k: int | None = None,
+    softcap: float | None = None,
+    dropout: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """The slow, obvious, differentiable way: queries (N, H, d), keys and values (S, G, d) to context (N, H, d).
+
+    Every score is computed; all but each head's top k are masked out. Also returns the log of the sums (N, H).
+    """
+    n, heads, width = queries.shape
+    groups = keys.shape[1]
+    grouped = queries.reshape(n, groups, heads // groups, width)
+    scores = cap(torch.einsum("nghd,sgd->nghs", grouped, keys).float(), softcap)
+    if top_k is not None and top_k < keys.shape[0]:
+        chosen = scores.detach().topk(top_k, dim=-1, sorted=False).indices
+        outside = torch.ones_like(scores, dtype=torch.bool).scatter_(-1, chosen, False)
+        scores = scores.masked_fill(outside, float("-inf"))
+    log_sum = scores.logsumexp(dim=-1)
+    weights = torch.nn.functional.dropout((scores - log_sum[..., None]).exp(), dropout, training=dropout > 0)
+    context = torch.einsum("nghs,sgd->nghd", weights.to(values.dtype), values)
+    return context.reshape(n, heads, -1), log_sum.reshape(n, heads)
+
+
+def merge(context: Tensor, log_sum: Tensor, other: Tensor, other_log_sum: Tensor) -> Tensor:
+    """One softmax over two sets of keys from the attention over each: contexts (..., d), log sums (...)."""
+    total = torch.logaddexp(log_sum, other_log_sum)
+    first, second = (log_sum - total).exp()[..., None], (other_log_sum - total).exp()[..., None]
+    return (context * first + other * second).to(context.dtype)
+
+
+def folding_is_cheaper(queries: int, heads: int, groups: int, head_width: int, width: int, stored: int) -> bool:
+    """Counts multiply-adds of one layer's scores: folded queries against states, or projected keys."""
+    folded = queries * heads * (head_width * width + stored * width)
+    projected = stored * width * groups * head_width + queries * heads * stored * head_width
+    return folded <= projected

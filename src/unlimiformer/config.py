@@ -1,0 +1,80 @@
+"""The settings of a wrapped model: one frozen, validated dataclass. Knows no torch and no model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Literal, get_args
+
+from .errors import UnlimiformerError
+
+StoreName = Literal["exact"]
+DTypeName = Literal["float32", "bfloat16", "int8"]
+ComputeName = Literal["float32", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class UnlimiformerConfig:
+    """How a long input is read, kept and searched.
+
+    top_k: tokens that each head attends to at each step; None: the model's window.
+    layers: decoder layers that retrieve; None: all. The others attend to the first window, like the truncated model.
+    heads: heads that retrieve in those layers; None: all. The others attend to the first window.
+    window: tokens that the encoder reads at once; None: the model's own limit.
+    overlap: share of a window that its neighbours read too; 0.5 keeps the middle half, as the paper does.
+    prefix: text in front of every window (a question, as SLED does); a sequence gives each row of a batch its own.
+    store: how states are searched; "exact" scans them all.
+    dtype: of the stored states; None: the model's own. "int8" keeps a scale a token.
+    device: where the states are kept; None: the model's own.
+    batch_size: windows encoded at once.
+    compute_dtype: of the encoder's matrix products ("bfloat16" autocasts); None: the model's own.
+    """
+
+    top_k: int | None = None
+    layers: tuple[int, ...] | None = None
+    heads: tuple[int, ...] | None = None
+    window: int | None = None
+    overlap: float = 0.5
+    prefix: str | tuple[str, ...] | None = None
+    store: StoreName = "exact"
+    dtype: DTypeName | None = None
+    device: str | None = None
+    batch_size: int = 4
+    compute_dtype: ComputeName | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "heads"):
+            object.__setattr__(self, name, _integers(name, getattr(self, name)))
+        if isinstance(self.prefix, Sequence) and not isinstance(self.prefix, str):
+            object.__setattr__(self, "prefix", tuple(self.prefix))
+        for name in ("top_k", "window", "batch_size"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                raise UnlimiformerError(f"{name} is {value!r}; expected a whole number of at least 1")
+        if not isinstance(self.overlap, (int, float)) or not 0 <= self.overlap < 1:
+            raise UnlimiformerError(
+                f"overlap is {self.overlap!r}; expected 0 <= overlap < 1 (0.5 keeps the middle half)"
+            )
+        _one_of("store", self.store, get_args(StoreName))
+        _one_of("dtype", self.dtype, (None, *get_args(DTypeName)))
+        _one_of("compute_dtype", self.compute_dtype, (None, *get_args(ComputeName)))
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """The settings' names, in order."""
+        return tuple(field.name for field in fields(cls))
+
+
+def _integers(name: str, value) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    items = (value,) if isinstance(value, int) else tuple(value)
+    if not all(isinstance(item, int) and item >= 0 for item in items):
+        raise UnlimiformerError(f"{name} is {value!r}; expected numbers counted from 0, or None for all")
+    return tuple(sorted(set(items)))
+
+
+def _one_of(name: str, value, allowed: tuple) -> None:
+    if value not in allowed:
+        known = ", ".join(str(item) for item in allowed)
+        raise UnlimiformerError(f"{name} is {value!r}; expected one of: {known}")

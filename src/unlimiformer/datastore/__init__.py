@@ -1,0 +1,6 @@
+"""Stores of encoder states: the only place that knows top-k, padding and misses."""
+
+from .base import Hits, Scorer, Store
+from .exact import DTYPES, ExactStore
+
+__all__ = ["DTYPES", "ExactStore", "Hits", "Scorer", "Store"]

@@ -1,0 +1,86 @@
+"""The exact store: scans every state. The reference for all other stores; any device; float32, bfloat16 or int8."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from . import native
+from .base import Hits, Scorer
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
+_BLOCK_SCORES = 1 << 23  # numbers in one block of scores: 32 MB of float32
+
+
+class ExactStore:
+    """States (rows, width) in one array, filled piece by piece."""
+
+    def __init__(self, states: Tensor, scales: Tensor | None = None) -> None:
+        self.states, self.scales = states, scales
+        self.rows, self.width = states.shape
+
+    @classmethod
+    def empty(cls, rows: int, width: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> ExactStore:
+        """A store with room for `rows` states, to be filled by `put`."""
+        scales = torch.zeros(rows, device=device) if dtype is torch.int8 else None
+        return cls(torch.zeros((rows, width), dtype=dtype, device=device), scales)
+
+    def put(self, start: int, states: Tensor) -> None:
+        """Writes states (n, D) to rows start … start + n."""
+        rows = slice(start, start + states.shape[0])
+        if self.scales is None:
+            self.states[rows] = states.to(self.states)
+            return
+        states = states.to(self.states.device, torch.float32)
+        scales = states.abs().amax(dim=1).clamp_min(torch.finfo(torch.float32).tiny) / 127
+        self.states[rows] = (states / scales[:, None]).round().to(torch.int8)
+        self.scales[rows] = scales
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that states and scales take."""
+        return sum(part.nbytes for part in (self.states, self.scales) if part is not None)
+
+    def search(self, queries: Tensor, k: int) -> Hits:
+        """The k states with the largest inner products with each of `queries` (N, D); K is at most the rows."""
+        k = min(k, self.rows)
+        if not native.serves(self.states):
+            return self.search_by(lambda block: queries.float() @ block.T, k)
+        index, score = native.scan(self.states, self.scales, queries.float(), k)
+        return Hits(index, score, score > float("-inf"))
+
+    def search_by(self, scorer: Scorer, k: int) -> Hits:
+        """The k states that `scorer` ranks highest, block by block: no array of all scores exists."""
+        k = min(k, self.rows)
+        best_score = best_index = None
+        start = 0
+        for block in self.blocks():
+            scores = torch.nan_to_num(scorer(block), nan=float("-inf"), posinf=float("inf"), neginf=float("-inf"))
+            index = torch.arange(start, start + block.shape[0], device=scores.device).expand_as(scores)
+            if best_score is not None and best_index is not None:
+                scores, index = torch.cat((best_score, scores), dim=1), torch.cat((best_index, index), dim=1)
+            best_score, at = scores.topk(min(k, scores.shape[1]), dim=1, sorted=False)
+            best_index = index.gather(1, at)
+            start += block.shape[0]
+        assert best_score is not None and best_index is not None
+        return Hits(best_index, best_score, best_score > float("-inf"))
+
+    def mix(self, index: Tensor, weights: Tensor) -> Tensor:
+        """Sums of states: `index` and `weights` (N, K) to (N, D) in float32."""
+        if native.serves(self.states):
+            return native.mix(self.states, self.scales, index, weights)
+        at_once = max(1, _BLOCK_SCORES // (index.shape[1] * self.width))
+        parts = zip(index.split(at_once), weights.float().split(at_once), strict=True)
+        return torch.cat([torch.einsum("nk,nkd->nd", w, self._rows(i)) for i, w in parts])
+
+    def blocks(self) -> Iterator[Tensor]:
+        """All states in order, in pieces of float32."""
+        size = max(1024, _BLOCK_SCORES // self.width)
+        for start in range(0, self.rows, size):
+            yield self._rows(slice(start, start + size))
+
+    def _rows(self, at) -> Tensor:
+        states = self.states[at].float()
+        return states if self.scales is None else states * self.scales[at][..., None]

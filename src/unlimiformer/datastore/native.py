@@ -1,0 +1,169 @@
+"""Compiles `scan.c` once for this machine and calls it: the fast path of the exact store on a CPU.
+
+Where there is no C compiler, `library()` is None and the store uses its plain torch path, which gives the same hits.
+Knows arrays and threads; knows nothing of heads, models or memories.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from ..paths import cache_folder
+
+_KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
+_TILE_QUERIES = 3
+_LANES = 16
+_FLAGS = ("-O3", "-march=native", "-funroll-loops", "-ffast-math", "-fno-finite-math-only", "-fPIC")
+
+
+@cache
+def library() -> ctypes.CDLL | None:
+    """The compiled loops, built at the first call and kept in the user's cache folder; None without a compiler."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None or os.environ.get("UNLIMIFORMER_NATIVE") == "0":
+        return None
+    for openmp in _OPENMP_LINKS if _share_torch_threads() else _OPENMP_LINKS[1:]:
+        try:
+            return _declare(ctypes.CDLL(str(_built(compiler, *openmp))))
+        except (OSError, subprocess.SubprocessError):
+            continue
+    return None
+
+
+# (flags for compiling, flags for linking), best first. Torch's own pool of threads must do the work where it can be
+# had: a second pool would fight with the first, whose threads spin for a while after every torch operation.
+_OPENMP_LINKS = ((("-fopenmp",), ()), (("-fopenmp",), ("-fopenmp",)), ((), ()))
+
+
+def _share_torch_threads() -> bool:
+    """Makes the OpenMP runtime that torch has loaded visible to our library; False where it cannot be found."""
+    try:
+        mapped = Path("/proc/self/maps").read_text().split()
+    except OSError:
+        return False
+    runtime = next((name for name in mapped if "/" in name and "libgomp" in name), None)
+    if runtime is not None:
+        ctypes.CDLL(runtime, mode=ctypes.RTLD_GLOBAL)
+    return runtime is not None
+
+
+def _built(compiler: str, compile_flags: tuple[str, ...], link_flags: tuple[str, ...]) -> Path:
+    source = Path(__file__).with_name("scan.c")
+    flags = (*_FLAGS, *compile_flags)
+    key = "|".join((source.read_text(), *flags, "link", *link_flags, platform.machine(), _cpu_features()))
+    target = cache_folder() / "native" / f"scan-{hashlib.sha256(key.encode()).hexdigest()[:16]}.so"
+    if target.exists():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        objects, linked = Path(folder) / "scan.o", Path(folder) / "scan.so"
+        for command in (
+            [compiler, *flags, "-c", "-o", objects, source],
+            [compiler, "-shared", *link_flags, "-o", linked, objects, "-lm"],
+        ):
+            subprocess.run(command, check=True, capture_output=True, timeout=120)
+        os.replace(linked, target)  # atomic: two processes that build at once both end with a whole file
+    return target
+
+
+def _declare(loaded: ctypes.CDLL) -> ctypes.CDLL:
+    pointer, integer = ctypes.c_void_p, ctypes.c_int64
+    states = (pointer, ctypes.c_int, pointer, integer)
+    loaded.scan.argtypes = [*states, integer, pointer, pointer, *(integer,) * 4, pointer, pointer]
+    loaded.scan.restype = ctypes.c_int
+    loaded.mix.argtypes = [*states, pointer, pointer, *(integer,) * 3, pointer]
+    loaded.mix.restype = None
+    return loaded
+
+
+def serves(states: torch.Tensor) -> bool:
+    """Whether the compiled loops can read this array."""
+    return states.device.type == "cpu" and states.dtype in _KINDS and states.is_contiguous() and library() is not None
+
+
+def scan(
+    states: torch.Tensor, scales: torch.Tensor | None, queries: torch.Tensor, k: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The k best rows of `states` (S, D) for each of `queries` (N, D): their numbers and scores, (N, k) each.
+
+    Slots that no row fills (a NaN score is never kept) have score -inf and number 0.
+    """
+    native = library()
+    assert native is not None, "ask serves() first"
+    rows, width = states.shape
+    padded_queries, query_scales, padded = _prepare_queries(queries, integer=states.dtype is torch.int8)
+    count = queries.shape[0]
+    parts = _parts_for(rows)
+    score = torch.full((parts, count, k), float("-inf"))
+    row = torch.zeros((parts, count, k), dtype=torch.int64)
+    failures = native.scan(
+        *(states.data_ptr(), _KINDS[states.dtype], _address(scales), width, rows),
+        *(padded_queries.data_ptr(), query_scales.data_ptr(), count, padded, k, parts),
+        *(score.data_ptr(), row.data_ptr()),
+    )
+    if failures:
+        raise MemoryError(f"no memory to keep the {k} best of {count} queries; lower top_k or the batch size")
+    if parts == 1:
+        return row[0], score[0]
+    best, at = score.transpose(0, 1).reshape(count, -1).topk(k, dim=-1, sorted=False)
+    return row.transpose(0, 1).reshape(count, -1).gather(1, at), best
+
+
+def mix(states: torch.Tensor, scales: torch.Tensor | None, rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Weighted sums of chosen rows: `rows` and `weights` (N, K) to (N, D), in float32."""
+    native = library()
+    assert native is not None, "ask serves() first"
+    count, k = rows.shape
+    rows, weights = rows.contiguous(), weights.float().contiguous()
+    out = torch.empty((count, states.shape[1]))
+    native.mix(
+        *(states.data_ptr(), _KINDS[states.dtype], _address(scales), states.shape[1]),
+        *(rows.data_ptr(), weights.data_ptr(), count, k, _parts_for(count * k), out.data_ptr()),
+    )
+    return out
+
+
+def _prepare_queries(queries: torch.Tensor, integer: bool) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """Queries padded to whole tiles; for int8 rows as int16, as fine as fits 32-bit sums. Also their scales."""
+    count, width = queries.shape
+    padded = -(-width // _LANES) * _LANES
+    shape = (-(-count // _TILE_QUERIES) * _TILE_QUERIES, padded)
+    if not integer:
+        out = torch.zeros(shape)
+        out[:count, :width] = queries
+        return out, torch.ones(count), padded
+    largest = min(32767, (2**31 - 1) // (127 * width))
+    scales = queries.abs().amax(dim=1).clamp_min(1e-30) / largest
+    whole = torch.zeros(shape, dtype=torch.int16)
+    whole[:count, :width] = (queries / scales[:, None]).round()
+    return whole, scales.float(), padded
+
+
+def _address(array: torch.Tensor | None) -> int | None:
+    return None if array is None else array.data_ptr()
+
+
+def _parts_for(work: int) -> int:
+    """One part for little work: handing it over costs more than it saves."""
+    return 1 if work < 2048 else torch.get_num_threads()
+
+
+def _cpu_features() -> str:
+    """What tells one kind of processor from another: -march=native code must not travel between them."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith(("flags", "Features")):
+                return line
+    except OSError:
+        pass
+    return platform.processor()

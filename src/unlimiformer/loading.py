@@ -1,0 +1,28 @@
+"""Model and tokenizer from a folder or a hub id. The only place that calls `from_pretrained`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from .errors import UnlimiformerError
+
+
+def load(name: str | os.PathLike[str], dtype: Any = None) -> tuple[Any, Any]:
+    """An encoder–decoder and its tokenizer, in evaluation mode."""
+    from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
+
+    where = str(name)
+    folder = Path(where)
+    looks_local = folder.exists() or where.startswith((".", "/", "~"))
+    if looks_local and not (folder / "config.json").exists():
+        raise UnlimiformerError(f"{where} has no config.json; give a folder saved with save_pretrained, or a hub id")
+    try:
+        config = AutoConfig.from_pretrained(where)
+        model = AutoModelForSeq2SeqLM.from_pretrained(where, config=config, dtype=dtype or "auto")
+        tokenizer = AutoTokenizer.from_pretrained(where)
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise UnlimiformerError(f"cannot load {where!r}: {reason}") from error
+    return model.eval(), tokenizer

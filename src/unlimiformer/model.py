@@ -1,0 +1,209 @@
+"""The public wrapper: gives a pretrained encoder–decoder an input of unlimited length, and takes it back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .adapters import Adapter, adapter_for
+from .adapters.base import plain_dtype
+from .checks import check_tokenizer, check_weights, verify_guess
+from .config import UnlimiformerConfig
+from .encoding import Progress
+from .errors import UnlimiformerError
+from .install import Installation
+from .memory import Memory, fingerprint
+from .reading import Reader
+from .retrieval import Policy
+from .sources import Text, is_ids
+
+
+@dataclass(frozen=True)
+class Output:
+    """What was generated for one input: texts and token ids (R, T), best first, and the memory they came from."""
+
+    texts: tuple[str, ...]
+    sequences: Tensor
+    memory: Memory
+
+    @property
+    def text(self) -> str:
+        """The first text."""
+        return self.texts[0]
+
+    @property
+    def token_ids(self) -> Tensor:
+        """The first sequence, (T,)."""
+        return self.sequences[0]
+
+
+class Unlimiformer:
+    """Wraps a model from construction until `remove()` or the end of its `with` block.
+
+    While wrapped, the model's own `generate` and `forward` take inputs of any length.
+    """
+
+    def __init__(
+        self, model: Any, tokenizer: Any = None, config: UnlimiformerConfig | None = None, **settings: Any
+    ) -> None:
+        self.model, self.tokenizer = model, tokenizer
+        self.config = _configure(config, settings)
+        base = model.get_base_model() if hasattr(model, "get_base_model") else model  # peft
+        adapter, known = adapter_for(base)
+        self.window = _window(adapter, base, tokenizer, self.config)
+        self.top_k = self.config.top_k or self.window
+        vocabulary = base.get_input_embeddings().num_embeddings
+        check_weights(base)
+        if tokenizer is not None:
+            check_tokenizer(tokenizer, vocabulary)
+        self._reader = Reader(
+            self.config,
+            tokenizer,
+            self.window,
+            vocabulary,
+            _device(base),
+            plain_dtype(adapter.encoder(base)),
+            fingerprint(base, self.window, self.config.overlap, self.config.compute_dtype),
+        )
+        always_read = self.config.prefix is not None
+        self._installation = Installation(base, adapter, self._reader.read_rows, self.window, always_read)
+        self._installation.apply(_policies(self._installation, self.config, self.top_k))
+        if not known:
+            self._verify(base)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name: str | os.PathLike[str],
+        config: UnlimiformerConfig | None = None,
+        *,
+        torch_dtype: Any = None,
+        **settings: Any,
+    ) -> Unlimiformer:
+        """Loads model and tokenizer from a folder or a hub id, and wraps the model."""
+        from .loading import load
+
+        model, tokenizer = load(name, torch_dtype)
+        return cls(model, tokenizer, config, **settings)
+
+    def index(self, source: Text, prefix: str | None = None, progress: Progress | None = None) -> Memory:
+        """Encodes an input once; the memory can then be asked any number of times.
+
+        `prefix` stands in front of every window. `progress` is told how many windows are done, of how many.
+        """
+        prefixes = None if prefix is None else [prefix]
+        return self._reader.read_texts([source], prefixes, self._installation.encode, progress)[0]
+
+    def generate(
+        self,
+        source: Text | Memory | list,
+        prompt: str | None = None,
+        prefix: str | Sequence[str] | None = None,
+        **generation: Any,
+    ) -> Any:
+        """Generates from an input of any length, or from a memory; a list of them gives a list of outputs.
+
+        `prompt` starts the decoder's text. `prefix` stands in front of every window; a list gives each input its own.
+        All other arguments go to the model's own `generate`.
+        """
+        many = isinstance(source, list) and not is_ids(source)
+        memories = self._memories(source if many else [source], prefix)  # type: ignore[arg-type]
+        if prompt is not None:
+            generation["decoder_input_ids"] = self._decoder_prompt(prompt, len(memories))
+        outputs = self._installation.output(memories)
+        mask = torch.ones((len(memories), 1), dtype=torch.long, device=outputs.last_hidden_state.device)
+        made = self.model.generate(encoder_outputs=outputs, attention_mask=mask, **generation)
+        sequences = made if isinstance(made, Tensor) else made.sequences
+        parts = sequences.split(sequences.shape[0] // len(memories))
+        results = [Output(self._decode(part), part, memory) for part, memory in zip(parts, memories, strict=True)]
+        return results if many else results[0]
+
+    def remove(self) -> None:
+        """Takes retrieval out: every forward is the original object again."""
+        self._installation.undo()
+
+    def __enter__(self) -> Unlimiformer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    def _memories(self, sources: list[Any], prefix: str | Sequence[str] | None) -> list[Memory]:
+        """Each source's memory: itself, or read now."""
+        if not sources:
+            raise UnlimiformerError("no input was given; expected a text, a path, token ids or a memory")
+        each = [prefix] * len(sources) if prefix is None or isinstance(prefix, str) else list(prefix)
+        if len(each) != len(sources):
+            raise UnlimiformerError(f"{len(each)} prefixes were given for {len(sources)} inputs; expected one for each")
+        fresh = [i for i, source in enumerate(sources) if not isinstance(source, Memory)]
+        memories = list(sources)
+        if fresh:
+            prefixes = None if prefix is None else [str(each[i]) for i in fresh]
+            read = self._reader.read_texts([sources[i] for i in fresh], prefixes, self._installation.encode)
+            for i, memory in zip(fresh, read, strict=True):
+                memories[i] = memory
+        for memory in memories:
+            if memory.fingerprint != self._reader.fingerprint:
+                raise UnlimiformerError(
+                    "the memory was made with another model, window, overlap or compute_dtype; "
+                    "expected the settings of this wrapper: index the text again"
+                )
+        return memories
+
+    def _decoder_prompt(self, prompt: str, rows: int) -> Tensor:
+        configs = (self.model.generation_config, self.model.config)
+        start = next((c.decoder_start_token_id for c in configs if c.decoder_start_token_id is not None), None)
+        if self.tokenizer is None or start is None:
+            raise UnlimiformerError("a prompt needs a tokenizer and the model's decoder_start_token_id; one is missing")
+        ids = self.tokenizer(prompt, add_special_tokens=False)["input_ids"]
+        return torch.tensor([[start, *ids]] * rows, device=self._reader.device)
+
+    def _decode(self, sequences: Tensor) -> tuple[str, ...]:
+        if self.tokenizer is None:
+            return ("",) * sequences.shape[0]
+        return tuple(self.tokenizer.batch_decode(sequences, skip_special_tokens=True))
+
+    def _verify(self, base: Any) -> None:
+        try:
+            tokens = min(self.window, self.top_k, 24)
+            verify_guess(base, lambda ids: self._installation.output([self.index(row) for row in ids]), tokens)
+        except BaseException:
+            self.remove()
+            raise
+
+
+def _configure(config: UnlimiformerConfig | None, settings: dict[str, Any]) -> UnlimiformerConfig:
+    unknown = sorted(set(settings) - set(UnlimiformerConfig.names()))
+    if unknown:
+        known = ", ".join(UnlimiformerConfig.names())
+        raise UnlimiformerError(f"unknown setting {', '.join(unknown)}; expected one of: {known}")
+    return replace(config, **settings) if config is not None else UnlimiformerConfig(**settings)
+
+
+def _window(adapter: Adapter, model: Any, tokenizer: Any, config: UnlimiformerConfig) -> int:
+    limit = adapter.window(model, tokenizer)
+    if adapter.default_window is None and config.window is not None and config.window > limit:
+        raise UnlimiformerError(
+            f"window is {config.window}; the encoder reads at most {limit} tokens: give that or less"
+        )
+    return config.window or limit
+
+
+def _policies(installation: Installation, config: UnlimiformerConfig, top_k: int) -> list[Policy]:
+    attentions = installation.attentions
+    for name, limit in (("layers", len(attentions)), ("heads", min(view.heads for view in attentions))):
+        chosen = getattr(config, name)
+        if chosen and max(chosen) >= limit:
+            raise UnlimiformerError(f"{name} is {list(chosen)}; the decoder has {limit}, counted from 0")
+    layers = range(len(attentions)) if config.layers is None else config.layers
+    return [Policy(top_k, layer in layers, config.heads) for layer in range(len(attentions))]
+
+
+def _device(model: Any) -> torch.device:
+    device = next(model.parameters()).device
+    return device if device.type != "meta" else torch.device("cpu")

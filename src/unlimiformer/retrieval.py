@@ -1,0 +1,124 @@
+"""One cross-attention call over one memory: chooses the cheaper of equal orders of computing it.
+
+Joins an adapter's projections with a store's search by the arithmetic of `attention`. Knows no hooks and no generation.
+Shapes: N queries, H heads, G key-value heads, S stored tokens, D width of a state, d of a head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .adapters import CrossAttention
+from .attention import attend_dense, fold_queries, folding_is_cheaper, merge, unfold_values, weigh
+from .datastore import Hits
+from .memory import Memory
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What one layer may see: `top_k` tokens a head by retrieval, or the first window only."""
+
+    top_k: int
+    retrieves: bool = True
+    heads: tuple[int, ...] | None = None
+
+
+def attend(view: CrossAttention, queries: Tensor, memory: Memory, policy: Policy) -> tuple[Tensor, Tensor]:
+    """Context (N, H, d) of `queries` (N, H, d) over a memory, and the log of the scores' sums (N, H)."""
+    if not policy.retrieves or policy.heads == ():
+        return _attend_first_window(view, queries, memory)
+    context, log_sum = _attend_stored(view, queries, memory, policy.top_k)
+    if policy.heads is None:
+        return context, log_sum
+    local, local_log_sum = _attend_first_window(view, queries, memory)
+    chosen = torch.zeros(view.heads, dtype=torch.bool, device=queries.device)
+    chosen[list(policy.heads)] = True
+    return torch.where(chosen[:, None], context, local), torch.where(chosen, log_sum, local_log_sum)
+
+
+def _attend_first_window(view: CrossAttention, queries: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
+    assert memory.first_window is not None, "kept whenever some layer or head does not retrieve"
+    states = memory.first_window.to(queries)
+    return attend_dense(queries, view.keys(states), view.values(states), None, view.softcap, view.dropout)
+
+
+def _attend_stored(view: CrossAttention, queries: Tensor, memory: Memory, top_k: int) -> tuple[Tensor, Tensor]:
+    store = memory.store
+    if torch.is_grad_enabled() and (queries.requires_grad or store.states.requires_grad):
+        states = (store.states if store.states.requires_grad else torch.cat(list(store.blocks()))).to(queries)
+        return attend_dense(queries, view.keys(states), view.values(states), top_k, view.softcap, view.dropout)
+    with torch.no_grad():
+        key_weight = view.key_weight(store.width, queries)
+    if key_weight is not None and not _fold(view, queries, memory):
+        key_weight = None
+    folded = None if key_weight is None else fold_queries(queries.float(), key_weight)  # (N, H, D)
+    if top_k >= store.rows:
+        return _attend_everything(view, queries, folded, memory)
+    hits = _search(view, queries, folded, memory, top_k)
+    weights, log_sum = weigh(hits.score, hits.valid, view.softcap)
+    mixed = store.mix(hits.index, weights).unflatten(0, queries.shape[:2])  # (N, H, D)
+    return _values_of(view, mixed.to(queries.device), queries), log_sum.to(queries.device).unflatten(
+        0, queries.shape[:2]
+    )
+
+
+def _fold(view: CrossAttention, queries: Tensor, memory: Memory) -> bool:
+    store = memory.store
+    return folding_is_cheaper(queries.shape[0], view.heads, view.groups, view.head_width, store.width, store.rows)
+
+
+def _search(view: CrossAttention, queries: Tensor, folded: Tensor | None, memory: Memory, top_k: int) -> Hits:
+    """Hits of the N x H queries, heads fastest."""
+    device = memory.store.states.device
+    if folded is not None:
+        return memory.store.search(folded.flatten(0, 1).to(device), top_k)
+
+    def score(block: Tensor) -> Tensor:
+        return _project_and_score(view, queries, block).flatten(0, 1).to(device)
+
+    return memory.store.search_by(score, top_k)
+
+
+def _project_and_score(view: CrossAttention, queries: Tensor, block: Tensor) -> Tensor:
+    """Scores (N, H, n) of a block of states (n, D) by way of their keys."""
+    keys = view.keys(block.to(queries)).float()  # (n, G, d)
+    grouped = queries.float().unflatten(1, (view.groups, -1))
+    return torch.einsum("nghd,sgd->nghs", grouped, keys).flatten(1, 2)
+
+
+def _attend_everything(
+    view: CrossAttention, queries: Tensor, folded: Tensor | None, memory: Memory
+) -> tuple[Tensor, Tensor]:
+    """Full attention (k at least S), block by block: no array of all scores exists."""
+    context = log_sum = None
+    for block in memory.store.blocks():
+        if folded is None:
+            states = block.to(queries)
+            part, part_log_sum = attend_dense(queries, view.keys(states), view.values(states), None, view.softcap)
+            part = part.float()
+        else:
+            scores = torch.einsum("nhe,se->nhs", folded, block.to(folded))
+            weights, part_log_sum = weigh(scores, None, view.softcap)
+            part = torch.einsum("nhs,se->nhe", weights, block.to(folded))
+        if context is None or log_sum is None:
+            context, log_sum = part, part_log_sum
+        else:
+            context = merge(context, log_sum, part, part_log_sum)
+            log_sum = torch.logaddexp(log_sum, part_log_sum)
+    assert context is not None and log_sum is not None
+    return (context.to(queries.dtype) if folded is None else _values_of(view, context, queries)), log_sum
+
+
+def _values_of(view: CrossAttention, mixed: Tensor, queries: Tensor) -> Tensor:
+    """Values (N, H, d) of weighted sums of states (N, H, D)."""
+    with torch.no_grad():
+        found = view.value_weight(mixed.shape[-1], queries)
+    if found is not None:
+        return unfold_values(mixed, *found).to(queries.dtype)
+    n, heads, _ = mixed.shape
+    values = view.values(mixed.to(queries).flatten(0, 1)).unflatten(0, (n, heads))  # (N, H, G, d)
+    group_of_head = torch.arange(heads, device=values.device) // (heads // view.groups)
+    return values[:, torch.arange(heads, device=values.device), group_of_head]
