@@ -11,10 +11,7 @@ from torch import Tensor
 
 def fold_queries(queries: Tensor, key_weight: Tensor) -> Tensor:
     """Queries that search raw states (paper, equation 2): `queries` (N, H, d), `key_weight` (G, d, D) to (N, H, D)."""
-    n, heads, width = queries.shape
-    groups = key_weight.shape[0]
-    grouped = queries.reshape(n, groups, heads // groups, width)
-    return torch.einsum("nghd,gde->nghe", grouped, key_weight).reshape(n, heads, -1)
+    return _by_group(queries, key_weight)
 
 
 def unfold_values(mixed: Tensor, value_weight: Tensor, value_bias: Tensor | None) -> Tensor:
@@ -22,13 +19,19 @@ def unfold_values(mixed: Tensor, value_weight: Tensor, value_bias: Tensor | None
 
     The weights of a sum add up to one, so that projecting the sum equals summing the projections.
     """
-    n, heads, width = mixed.shape
-    groups = value_weight.shape[0]
-    grouped = mixed.reshape(n, groups, heads // groups, width)
-    values = torch.einsum("nghe,gde->nghd", grouped, value_weight)
-    if value_bias is not None:
-        values = values + value_bias[:, None, :]
-    return values.reshape(n, heads, -1)
+    values = _by_group(mixed, value_weight.transpose(1, 2))
+    if value_bias is None:
+        return values
+    return values + value_bias.repeat_interleave(values.shape[1] // value_bias.shape[0], dim=0)
+
+
+def _by_group(x: Tensor, weight: Tensor) -> Tensor:
+    """Multiplies each head's vectors (N, H, a) with its group's matrix (G, a, b) to (N, H, b)."""
+    n, heads, width = x.shape
+    groups = weight.shape[0]
+    grouped = x.reshape(n, groups, heads // groups, width).transpose(0, 1).reshape(groups, -1, width)
+    out = torch.bmm(grouped, weight).reshape(groups, n, heads // groups, -1)
+    return out.transpose(0, 1).reshape(n, heads, -1)
 
 
 def cap(scores: Tensor, softcap: float | None) -> Tensor:
@@ -38,11 +41,11 @@ def cap(scores: Tensor, softcap: float | None) -> Tensor:
 
 def weigh(scores: Tensor, valid: Tensor | None, softcap: float | None) -> tuple[Tensor, Tensor]:
     """Softmax over hits (..., K): their weights and the log of the sum (...)."""
-    scores = cap(scores.float(), softcap)
-    if valid is not None:
-        scores = scores.masked_fill(~valid, float("-inf"))
-    log_sum = scores.logsumexp(dim=-1)
-    return (scores - log_sum[..., None]).exp(), log_sum
+    scores = scores.float()
+    if softcap is not None:  # a miss has score -inf and needs no mask, unless capping makes it finite
+        scores = cap(scores, softcap)
+        scores = scores if valid is None else scores.masked_fill(~valid, float("-inf"))
+    return scores.softmax(dim=-1), scores.logsumexp(dim=-1)
 
 
 def attend_dense(

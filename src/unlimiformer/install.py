@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -107,7 +108,7 @@ class Installation:
             if self.projection is not None:
                 self._patch(self.projection, self._projection_forward)
             for view, policy in zip(self.attentions, policies, strict=True):
-                self._patch(view.module, lambda original, v=view, p=policy: self._attention_forward(original, v, p))
+                self._patch(view.module, partial(self._attention_forward, view, policy))
             handle = self.decoder.register_forward_pre_hook(self._shorten_mask, with_kwargs=True)
             self._undo.append(handle.remove)
         except BaseException:
@@ -126,7 +127,8 @@ class Installation:
         parameter = next(self.encoder.parameters())
         width = memories[0].store.width
         device = parameter.device if parameter.device.type != "meta" else torch.device("cpu")
-        return PlaceholderOutput(self.switchboard.placeholder(memories, width, plain_dtype(self.encoder), device))
+        rows = self.switchboard.placeholder(memories, width, plain_dtype(self.encoder), device)
+        return PlaceholderOutput(last_hidden_state=rows)  # type: ignore[arg-type]
 
     def encode(self, ids: Tensor, aligned: dict[str, Tensor], **others: Any) -> Tensor:
         """States (b, W, D) of windows (b, W), as the decoder would see them."""
@@ -176,7 +178,7 @@ class Installation:
 
         return forward
 
-    def _attention_forward(self, original: Callable, view: CrossAttention, policy: Policy) -> Callable:
+    def _attention_forward(self, view: CrossAttention, policy: Policy, original: Callable) -> Callable:
         def forward(*args: Any, **kwargs: Any) -> Any:
             call = Call(args, kwargs)
             states = call.get(view.states_argument)

@@ -27,8 +27,8 @@ class Memory:
     """One encoded input. A wrapped model attends to it; `save` and `load` keep it on disk.
 
     token_ids (S,): the prefix's tokens, then the text's. offsets (S, 2): characters of the source text that a token
-    covers, (0, 0) where it covers none; None when the input was token ids. first_window (W, D): what the truncated model
-    would see, kept for layers and heads that do not retrieve.
+    covers, (0, 0) where it covers none; None when the input was token ids. first_window (W, D): what the truncated
+    model would see, kept for layers and heads that do not retrieve.
     """
 
     store: ExactStore
@@ -133,7 +133,8 @@ def _read_about(source: Path) -> dict[str, Any]:
         raise UnlimiformerError(f"{source}/memory.json cannot be read ({error}); index the text again") from None
     if about.get("format") != FORMAT_VERSION:
         raise UnlimiformerError(
-            f"{source} has memory format {about.get('format')!r}; this version reads {FORMAT_VERSION}: index the text again"
+            f"{source} has memory format {about.get('format')!r}; this version reads {FORMAT_VERSION}: "
+            "index the text again"
         )
     return about
 

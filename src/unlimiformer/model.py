@@ -116,7 +116,7 @@ class Unlimiformer:
         if prompt is not None:
             generation["decoder_input_ids"] = self._decoder_prompt(prompt, len(memories))
         outputs = self._installation.output(memories)
-        mask = torch.ones((len(memories), 1), dtype=torch.long, device=outputs.last_hidden_state.device)
+        mask = torch.ones((len(memories), 1), dtype=torch.long, device=outputs[0].device)
         made = self.model.generate(encoder_outputs=outputs, attention_mask=mask, **generation)
         sequences = made if isinstance(made, Tensor) else made.sequences
         parts = sequences.split(sequences.shape[0] // len(memories))

@@ -46,7 +46,7 @@ class CrossAttention:
     returned: ClassVar[int] = 2
     batch_first: ClassVar[bool] = True
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: Any) -> None:
         self.module = module
         self.heads = self._heads()
         self.groups = self._groups()
@@ -137,11 +137,11 @@ class Adapter:
         """Why this very model cannot be served, or None."""
         return None
 
-    def encoder(self, model: Any) -> nn.Module:
+    def encoder(self, model: Any) -> Any:
         """The module that reads token ids."""
         return model.get_encoder()
 
-    def decoder(self, model: Any) -> nn.Module:
+    def decoder(self, model: Any) -> Any:
         """The module that is given the encoder's states."""
         return model.get_decoder()
 

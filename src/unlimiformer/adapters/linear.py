@@ -12,13 +12,13 @@ _LOW_PRECISION_TOLERANCE = 2e-2
 def effective_weight(layer: nn.Module, width: int, like: Tensor) -> tuple[Tensor, Tensor | None] | None:
     """Weight (out, in) and bias (out,) in float32 that give `layer`'s output, or None where it is not linear.
 
-    A layer that is not a plain `nn.Linear` is asked for the image of the identity, so that whatever replaced its weights
-    is respected; a check on random input tells a linear layer from one that only looks it (dynamic quantisation).
+    A layer that is not a plain `nn.Linear` is asked for the image of the identity, so that whatever replaced its
+    weights is respected; a check on random input tells a linear layer from one that only looks it (dynamic
+    quantisation).
     `like` says on which device and in which dtype the layer takes its input.
     """
-    if _is_plain(layer):
-        weight, bias = layer.weight, layer.bias
-        return weight.float(), None if bias is None else bias.float()  # type: ignore[operator, union-attr]
+    if isinstance(layer, nn.Linear) and _is_plain(layer):
+        return layer.weight.float(), None if layer.bias is None else layer.bias.float()
     with torch.no_grad():
         origin = layer(like.new_zeros(1, width)).float()
         weight = (layer(torch.eye(width, dtype=like.dtype, device=like.device)).float() - origin).T
@@ -29,7 +29,7 @@ def effective_weight(layer: nn.Module, width: int, like: Tensor) -> tuple[Tensor
     return (weight, origin[0]) if error <= allowed else None
 
 
-def _is_plain(layer: nn.Module) -> bool:
+def _is_plain(layer: nn.Linear) -> bool:
     """A layer whose stored weight is what its forward multiplies with: no hook, no patch, no tensor subclass."""
     return (
         type(layer) is nn.Linear

@@ -21,8 +21,6 @@ import torch
 from ..paths import cache_folder
 
 _KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
-_TILE_QUERIES = 3
-_LANES = 16
 _FLAGS = ("-O3", "-march=native", "-funroll-loops", "-ffast-math", "-fno-finite-math-only", "-fPIC")
 
 
@@ -67,10 +65,11 @@ def _built(compiler: str, compile_flags: tuple[str, ...], link_flags: tuple[str,
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         objects, linked = Path(folder) / "scan.o", Path(folder) / "scan.so"
-        for command in (
+        commands: tuple[list[str | Path], ...] = (
             [compiler, *flags, "-c", "-o", objects, source],
             [compiler, "-shared", *link_flags, "-o", linked, objects, "-lm"],
-        ):
+        )
+        for command in commands:
             subprocess.run(command, check=True, capture_output=True, timeout=120)
         os.replace(linked, target)  # atomic: two processes that build at once both end with a whole file
     return target
@@ -79,7 +78,7 @@ def _built(compiler: str, compile_flags: tuple[str, ...], link_flags: tuple[str,
 def _declare(loaded: ctypes.CDLL) -> ctypes.CDLL:
     pointer, integer = ctypes.c_void_p, ctypes.c_int64
     states = (pointer, ctypes.c_int, pointer, integer)
-    loaded.scan.argtypes = [*states, integer, pointer, pointer, *(integer,) * 4, pointer, pointer]
+    loaded.scan.argtypes = [*states, integer, pointer, *(integer,) * 3, pointer, pointer]
     loaded.scan.restype = ctypes.c_int
     loaded.mix.argtypes = [*states, pointer, pointer, *(integer,) * 3, pointer]
     loaded.mix.restype = None
@@ -101,22 +100,16 @@ def scan(
     native = library()
     assert native is not None, "ask serves() first"
     rows, width = states.shape
-    padded_queries, query_scales, padded = _prepare_queries(queries, integer=states.dtype is torch.int8)
-    count = queries.shape[0]
-    parts = _parts_for(rows)
-    score = torch.full((parts, count, k), float("-inf"))
-    row = torch.zeros((parts, count, k), dtype=torch.int64)
-    failures = native.scan(
+    queries, count = queries.contiguous(), queries.shape[0]
+    score = torch.empty((count, k))
+    row = torch.empty((count, k), dtype=torch.int64)
+    failed = native.scan(
         *(states.data_ptr(), _KINDS[states.dtype], _address(scales), width, rows),
-        *(padded_queries.data_ptr(), query_scales.data_ptr(), count, padded, k, parts),
-        *(score.data_ptr(), row.data_ptr()),
+        *(queries.data_ptr(), count, k, _parts_for(rows), score.data_ptr(), row.data_ptr()),
     )
-    if failures:
+    if failed:
         raise MemoryError(f"no memory to keep the {k} best of {count} queries; lower top_k or the batch size")
-    if parts == 1:
-        return row[0], score[0]
-    best, at = score.transpose(0, 1).reshape(count, -1).topk(k, dim=-1, sorted=False)
-    return row.transpose(0, 1).reshape(count, -1).gather(1, at), best
+    return row, score
 
 
 def mix(states: torch.Tensor, scales: torch.Tensor | None, rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -131,22 +124,6 @@ def mix(states: torch.Tensor, scales: torch.Tensor | None, rows: torch.Tensor, w
         *(rows.data_ptr(), weights.data_ptr(), count, k, _parts_for(count * k), out.data_ptr()),
     )
     return out
-
-
-def _prepare_queries(queries: torch.Tensor, integer: bool) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """Queries padded to whole tiles; for int8 rows as int16, as fine as fits 32-bit sums. Also their scales."""
-    count, width = queries.shape
-    padded = -(-width // _LANES) * _LANES
-    shape = (-(-count // _TILE_QUERIES) * _TILE_QUERIES, padded)
-    if not integer:
-        out = torch.zeros(shape)
-        out[:count, :width] = queries
-        return out, torch.ones(count), padded
-    largest = min(32767, (2**31 - 1) // (127 * width))
-    scales = queries.abs().amax(dim=1).clamp_min(1e-30) / largest
-    whole = torch.zeros(shape, dtype=torch.int16)
-    whole[:count, :width] = (queries / scales[:, None]).round()
-    return whole, scales.float(), padded
 
 
 def _address(array: torch.Tensor | None) -> int | None:
