@@ -5,12 +5,12 @@ BART-base's shape with random weights, greedy, batch 1. States are random too: t
 
 from __future__ import annotations
 
-import gc
-import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +19,8 @@ from torch import Tensor
 from ..adapters import Call, CrossAttention
 from ..attention import fold_queries
 from ..datastore import DTYPES, ExactStore
+from ..errors import UnlimiformerError
+from ..install import PlaceholderOutput
 from ..memory import Memory
 from ..model import Unlimiformer
 
@@ -75,12 +77,11 @@ def run(
             for name, dtype, prepare in methods:
                 with prepare() as decode:
                     times.setdefault((name, dtype), []).append(_ms_per_token(decode, new_tokens))
-                gc.collect()
+                say(f"{tokens:,} tokens, {name} {dtype}: {times[name, dtype][-1]:.1f} ms")
         truncated = min(times["truncated", "float32"])
         for (name, dtype), measured in times.items():
             best = min(measured)
             rows.append(Row(name, dtype, tokens, best, best / truncated, _bytes_per_token(name, dtype, model)))
-            say(f"{tokens:>9,} {name} {dtype}: {best:.1f} ms (median {statistics.median(measured):.1f})")
     return rows
 
 
@@ -89,54 +90,69 @@ def report(rows: Sequence[Row]) -> dict[str, Any]:
     return {"rows": [asdict(row) for row in rows]}
 
 
+def plot(rows: Sequence[Row], path: Path) -> None:
+    """Milliseconds a token against source tokens, a line for each method."""
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+    except ImportError:
+        raise UnlimiformerError("the picture needs matplotlib: pip install 'unlimiformer[bench]'") from None
+    figure, axes = pyplot.subplots(figsize=(7, 4.2))
+    lines: dict[str, list[Row]] = {}
+    for row in rows:
+        lines.setdefault(row.method if row.method != OURS else f"{OURS}, {row.dtype}", []).append(row)
+    for name, points in lines.items():
+        style = "-o" if name.startswith(OURS) else "--s"
+        axes.plot([p.tokens for p in points], [p.ms_per_token for p in points], style, label=name)
+    axes.set(xscale="log", yscale="log", xlabel="source tokens", ylabel="ms per generated token")
+    axes.legend(fontsize=8)
+    axes.grid(alpha=0.3)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+
+
 Decode = Callable[[int], Any]
 Method = tuple[str, str, Callable[[], Any]]
 
 
 def _methods(model: Any, states: Tensor, top_k: int) -> list[Method]:
-    first = states[:WINDOW]
-    methods: list[Method] = [
-        ("truncated", "float32", lambda: _plain(model, first)),
-        ("retrieve-then-project", "float32", lambda: _other_order(model, states, top_k, _RetrieveThenProject)),
-        ("all-layers-kv", "float32", lambda: _other_order(model, states, top_k, _AllLayersKeysValues)),
-    ]
+    """Each method's name, dtype, and a context in which the model decodes by it; what takes long is built here."""
+    methods: list[Method] = [("truncated", "float32", partial(_plain, model, states[:WINDOW]))]
+    for name, order in (("retrieve-then-project", _RetrieveThenProject), ("all-layers-kv", _AllLayersKeysValues)):
+        with Unlimiformer(model, top_k=top_k) as u:
+            orders = [order(view, states, top_k) for view in u._installation.attentions]
+        methods.append((name, "float32", partial(_other_order, model, states, orders)))
     for dtype in DTYPES:
-        methods.append((OURS, dtype, lambda dtype=dtype: _ours(model, states, top_k, dtype)))
+        store = ExactStore.empty(states.shape[0], states.shape[1], DTYPES[dtype])
+        store.put(0, states)
+        methods.append((OURS, dtype, partial(_ours, model, store, top_k)))
     return methods
 
 
 @contextmanager
 def _plain(model: Any, states: Tensor) -> Iterator[Decode]:
-    from transformers.modeling_outputs import BaseModelOutput
-
     mask = torch.ones((1, states.shape[0]), dtype=torch.long)
-    yield lambda n: _generate(model, BaseModelOutput(last_hidden_state=states[None]), mask, n)  # type: ignore[arg-type]
+    yield lambda n: _generate(model, PlaceholderOutput(last_hidden_state=states[None]), mask, n)  # type: ignore[arg-type]
 
 
 @contextmanager
-def _ours(model: Any, states: Tensor, top_k: int, dtype: str) -> Iterator[Decode]:
+def _ours(model: Any, store: ExactStore, top_k: int) -> Iterator[Decode]:
     with Unlimiformer(model, top_k=top_k) as u:
-        memory = _memory(u, states, dtype)
+        memory = Memory(store, torch.zeros(store.rows, dtype=torch.long), u._reader.fingerprint, 1)
         mask = torch.ones((1, 1), dtype=torch.long)
         yield lambda n: _generate(model, u._installation.output([memory]), mask, n)
 
 
 @contextmanager
-def _other_order(model: Any, states: Tensor, top_k: int, order: type) -> Iterator[Decode]:
+def _other_order(model: Any, states: Tensor, orders: list[Any]) -> Iterator[Decode]:
     """The same hooks with another order of computing one cross-attention."""
-    with Unlimiformer(model, top_k=top_k) as u:
-        memory = _memory(u, states, "float32")
-        for view in u._installation.attentions:
-            computed = order(view, states, top_k)
-            view.module.forward = computed.forward  # undone with the wrapper: `remove` restores what was there before it
-        mask = torch.ones((1, 1), dtype=torch.long)
-        yield lambda n: _generate(model, u._installation.output([memory]), mask, n)
-
-
-def _memory(u: Unlimiformer, states: Tensor, dtype: str) -> Memory:
-    store = ExactStore.empty(states.shape[0], states.shape[1], DTYPES[dtype])
-    store.put(0, states)
-    return Memory(store, torch.zeros(states.shape[0], dtype=torch.long), u._reader.fingerprint, 1)
+    with _ours(model, ExactStore(states), WINDOW) as decode:
+        for order in orders:
+            order.view.module.forward = order.forward  # taken out with the wrapper's own
+        yield decode
 
 
 class _RetrieveThenProject:
@@ -146,16 +162,18 @@ class _RetrieveThenProject:
         self.view, self.states, self.top_k = view, states, min(top_k, states.shape[0])
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        view, call = self.view, Call(args, kwargs)
-        queries = view.queries(call)[0]  # (T, H, d)
-        key_weight, (value_weight, value_bias) = view.key_weight(768, queries), view.value_weight(768, queries)  # type: ignore[misc]
-        folded = fold_queries(queries, key_weight)[0]  # type: ignore[arg-type]
+        """Stands in for the module's forward."""
+        call = Call(args, kwargs)
+        queries = self.view.queries(call)[0]  # (T, H, d)
+        key_weight = self.view.key_weight(self.states.shape[1], queries)
+        value = self.view.value_weight(self.states.shape[1], queries)
+        assert key_weight is not None and value is not None and value[1] is not None
+        folded = fold_queries(queries, key_weight)[0]
         index = (folded @ self.states.T).topk(self.top_k, dim=-1, sorted=False).indices  # (H, K)
         hits = self.states[index]  # (H, K, D)
-        keys = hits @ key_weight.transpose(1, 2)  # type: ignore[union-attr]
-        values = hits @ value_weight.transpose(1, 2) + value_bias[:, None]  # type: ignore[index]
+        keys, values = hits @ key_weight.transpose(1, 2), hits @ value[0].transpose(1, 2) + value[1][:, None]
         context = torch.nn.functional.scaled_dot_product_attention(queries[0][:, None], keys, values, scale=1.0)
-        return view.finish(context.transpose(0, 1)[None], torch.empty(0), call)
+        return self.view.finish(context.transpose(0, 1)[None], torch.empty(0), call)
 
 
 class _AllLayersKeysValues:
@@ -166,6 +184,7 @@ class _AllLayersKeysValues:
         self.keys, self.values = (part(states).transpose(0, 1)[None].contiguous() for part in (view.keys, view.values))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Stands in for the module's forward."""
         call = Call(args, kwargs)
         queries = self.view.queries(call).transpose(1, 2)  # (1, H, T, d)
         context = torch.nn.functional.scaled_dot_product_attention(queries, self.keys, self.values, scale=1.0)

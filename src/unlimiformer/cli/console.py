@@ -1,0 +1,110 @@
+"""What all commands share: where messages go, how progress looks, how options become settings."""
+
+from __future__ import annotations
+
+import json
+import logging
+import resource
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from ..errors import UnlimiformerError
+
+if TYPE_CHECKING:
+    from ..encoding import Progress
+
+messages = Console(stderr=True, highlight=False)
+
+
+def quiet_libraries() -> None:
+    """Keeps other libraries' notices out of a user's terminal."""
+    warnings.filterwarnings("ignore")
+    for name in ("torchao", "transformers", "torch"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    from transformers.utils import logging as hf_logging
+
+    hf_logging.set_verbosity_error()
+    hf_logging.disable_progress_bar()
+
+
+@contextmanager
+def progress_bar(title: str, unit: str = "windows") -> Iterator[Progress]:
+    """A bar on standard error that a function (done, of how many) moves."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(unit),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=messages, transient=True) as bars:
+        task = bars.add_task(title, total=None)
+        yield lambda done, of: bars.update(task, completed=done, total=of)
+
+
+def integers(name: str, text: str | None) -> tuple[int, ...] | None:
+    """Numbers from "0,2,5"; None stays None."""
+    if text is None:
+        return None
+    try:
+        return tuple(int(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise UnlimiformerError(f"{name} is {text!r}; expected numbers with commas, such as 0,2,5") from None
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Writes a file whole or not at all."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(path.name + ".part")
+        part.write_text(json.dumps(content, indent=1) + "\n")
+        part.replace(path)
+    except OSError as error:
+        raise UnlimiformerError(f"cannot write {path}: {error.strerror}") from None
+
+
+def read_input(file: str) -> str:
+    """The text of a file, or of standard input for "-"."""
+    from ..sources import not_utf8, read_file
+
+    if file != "-":
+        text = read_file(Path(file))
+    else:
+        try:
+            text = sys.stdin.buffer.read().decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise UnlimiformerError(not_utf8("standard input", error)) from None
+    if not text.strip():
+        raise UnlimiformerError(f"{'standard input' if file == '-' else file} is empty; expected a text")
+    return text
+
+
+def peak_memory() -> int:
+    """Largest resident size of this process so far, in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "KB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.2f} GB"

@@ -1,0 +1,138 @@
+"""`unlimiformer generate`: a text of any length in, generated text out."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..config import UnlimiformerConfig
+from .console import integers, messages, peak_memory, progress_bar, quiet_libraries, read_input, size
+
+if TYPE_CHECKING:
+    from ..memory import Memory
+    from ..model import Output, Unlimiformer
+
+
+def command(
+    file: Annotated[str, typer.Argument(help="A UTF-8 text file, or - for standard input.")],
+    model: Annotated[str, typer.Option(help="A folder saved with save_pretrained, or a hub id.")],
+    top_k: Annotated[int | None, typer.Option(help="Tokens each head attends to; default: the model's window.")] = None,
+    layers: Annotated[str | None, typer.Option(help="Decoder layers that retrieve, as 0,2,5; default: all.")] = None,
+    heads: Annotated[str | None, typer.Option(help="Heads that retrieve, as 0,2,5; default: all.")] = None,
+    window: Annotated[int | None, typer.Option(help="Tokens encoded at once; default: the model's limit.")] = None,
+    overlap: Annotated[float, typer.Option(help="Share of a window that its neighbours read too.")] = 0.5,
+    prefix: Annotated[str | None, typer.Option(help="Text in front of every window, such as a question.")] = None,
+    prompt: Annotated[str | None, typer.Option(help="Text that the answer starts with.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Of the stored states: float32, bfloat16 or int8.")] = None,
+    device: Annotated[str | None, typer.Option(help="Where the model runs: cpu, cuda, mps.")] = None,
+    compute_dtype: Annotated[str | None, typer.Option(help="Of encoding: float32 or bfloat16.")] = None,
+    batch_size: Annotated[int, typer.Option(help="Windows encoded at once.")] = 4,
+    max_new_tokens: Annotated[int, typer.Option(help="Longest answer.")] = 256,
+    min_new_tokens: Annotated[int, typer.Option(help="Shortest answer.")] = 0,
+    num_beams: Annotated[int, typer.Option(help="Beams; 1 streams the answer as it comes.")] = 1,
+    sample: Annotated[bool, typer.Option("--sample", help="Draw tokens instead of taking the likeliest.")] = False,
+    temperature: Annotated[float, typer.Option(help="For --sample.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="For --sample.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print text and figures as one JSON object.")] = False,
+) -> None:
+    """Generate from a text of any length."""
+    config = UnlimiformerConfig(
+        top_k=top_k,
+        layers=integers("--layers", layers),
+        heads=integers("--heads", heads),
+        window=window,
+        overlap=overlap,
+        prefix=prefix,
+        dtype=dtype,  # type: ignore[arg-type]
+        batch_size=batch_size,
+        compute_dtype=compute_dtype,  # type: ignore[arg-type]
+    )
+    text = read_input(file)
+    wrapped = _load(model, config, device)
+    with progress_bar("Encoding") as progress:
+        started = time.perf_counter()
+        memory = wrapped.index(text, progress=progress)
+        encoding = time.perf_counter() - started
+    generation: dict[str, Any] = {
+        "max_new_tokens": max_new_tokens,
+        "min_new_tokens": min_new_tokens,
+        "num_beams": num_beams,
+        "do_sample": sample,
+    }
+    if sample:
+        import torch
+
+        torch.manual_seed(seed)
+        generation["temperature"] = temperature
+    streamed = num_beams == 1 and not as_json
+    started = time.perf_counter()
+    output = wrapped.generate(memory, prompt=prompt, streamer=_streamer(wrapped) if streamed else None, **generation)
+    figures = Figures.of(output, memory, encoding, time.perf_counter() - started)
+    if as_json:
+        typer.echo(json.dumps({"text": output.text, **vars(figures)}, indent=1))
+        return
+    if not streamed:
+        typer.echo(output.text)
+    messages.print(figures.line(), style="dim")
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a run took."""
+
+    source_tokens: int
+    windows: int
+    new_tokens: int
+    encode_seconds: float
+    seconds_per_token: float
+    memory_bytes: int
+    peak_bytes: int
+
+    @classmethod
+    def of(cls, output: Output, memory: Memory, encoding: float, decoding: float) -> Figures:
+        """From an output and two times."""
+        made = max(1, output.token_ids.shape[0] - 1)
+        return cls(len(memory), memory.windows, made, encoding, decoding / made, memory.nbytes, peak_memory())
+
+    def line(self) -> str:
+        """For people."""
+        return (
+            f"{self.source_tokens:,} source tokens in {self.windows:,} windows · "
+            f"encoded in {self.encode_seconds:.1f} s · {self.new_tokens} tokens at {self.seconds_per_token * 1000:.0f} ms each · "
+            f"memory {size(self.memory_bytes)}, peak {size(self.peak_bytes)}"
+        )
+
+
+def _load(name: str, config: UnlimiformerConfig, device: str | None) -> Unlimiformer:
+    with messages.status(f"Loading {name}"):
+        quiet_libraries()
+        from ..loading import load
+        from ..model import Unlimiformer
+
+        model, tokenizer = load(name)
+        if device is not None:
+            model.to(_device(device))
+        return Unlimiformer(model, tokenizer, config)
+
+
+def _device(name: str) -> Any:
+    import torch
+
+    from ..errors import UnlimiformerError
+
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+        return device
+    except (RuntimeError, AssertionError) as error:
+        raise UnlimiformerError(f"device is {name!r} and cannot be used ({error}); try cpu") from None
+
+
+def _streamer(wrapped: Unlimiformer) -> Any:
+    from transformers import TextStreamer
+
+    return TextStreamer(wrapped.tokenizer, skip_prompt=False, skip_special_tokens=True)

@@ -1,0 +1,50 @@
+"""Puts the commands together and turns errors into one line and exit code 2."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from ..errors import UnlimiformerError
+from . import bench, families, generate
+
+app = typer.Typer(
+    help="Unlimited-length input for pretrained encoder–decoder transformers.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("generate")(generate.command)
+app.command("families")(families.command)
+app.add_typer(bench.app, name="bench")
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.", is_eager=True)] = False,
+) -> None:
+    if version:
+        from .. import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """The `unlimiformer` command."""
+    try:
+        app()
+    except UnlimiformerError as error:
+        typer.echo(f"error: {' '.join(str(error).split())}", err=True)
+        sys.exit(2)
+    except MemoryError as error:
+        typer.echo(f"error: out of memory: {error}; lower --top-k, --batch-size or use --dtype int8", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(1)

@@ -1,0 +1,61 @@
+"""What every test has: no network, its own cache folder, two threads, and the printed oracles at the end."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import pytest
+import torch
+import transformers
+
+torch.set_num_threads(int(os.environ.get("TEST_THREADS", "1")))
+transformers.utils.logging.set_verbosity_error()
+
+_DIFFERENCES: dict[str, float] = {}
+
+
+@pytest.fixture
+def record_difference(record_property):
+    """Notes the largest difference from an oracle; all are printed after the run."""
+
+    def note(name: str, value: float) -> None:
+        record_property(name, value)
+
+    return note
+
+
+def pytest_terminal_summary(terminalreporter):
+    rows = sorted(
+        (name, value)
+        for report in terminalreporter.stats.get("passed", [])
+        for name, value in report.user_properties
+        if name.startswith("oracle: ")
+    )
+    if rows:
+        terminalreporter.section("largest differences from the oracles, relative to the largest logit")
+        for name, value in rows:
+            terminalreporter.write_line(f"{name.removeprefix('oracle: '):<60} {value:.1e}")
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    """A fast tokenizer of 97 words: w0 … w93 after <pad> <s> </s>; an input is <s> … </s>."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    words = ["<pad>", "<s>", "</s>", *(f"w{i}" for i in range(94))]
+    core = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="w0"))
+    core.pre_tokenizer = pre_tokenizers.Whitespace()
+    core.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)])
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=core, pad_token="<pad>", bos_token="<s>", eos_token="</s>", unk_token="w0"
+    )
+
+
+@pytest.fixture
+def book():
+    """A text of 200 words."""
+    generator = torch.Generator().manual_seed(5)
+    return " ".join(f"w{int(i)}" for i in torch.randint(0, 94, (200,), generator=generator))

@@ -1,0 +1,178 @@
+"""Good and bad inputs of the Python interface."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tiny import VOCABULARY, WINDOW, make, random_ids
+
+from unlimiformer import Memory, Unlimiformer, UnlimiformerError, UnsupportedModelError
+
+SETTINGS = {"max_new_tokens": 4, "min_new_tokens": 4, "do_sample": False}
+
+
+@pytest.fixture
+def model():
+    return make("bart")
+
+
+def test_text_path_ids_and_pieces_are_the_same_input(model, tokenizer, book, tmp_path):
+    path = tmp_path / "book.txt"
+    path.write_text(book)
+    ids = tokenizer(book)["input_ids"]
+    with Unlimiformer(model, tokenizer, window=WINDOW, top_k=9) as u:
+        outs = [
+            u.generate(source, **SETTINGS).token_ids.tolist()
+            for source in (book, path, ids, torch.tensor(ids), iter([book[:50], book[50:]]), u.index(book))
+        ]
+    assert all(out == outs[0] for out in outs)
+
+
+def test_offsets_lead_back_to_the_text(model, tokenizer, book):
+    with Unlimiformer(model, tokenizer, window=WINDOW) as u:
+        memory = u.index(book)
+    words = [book[a:b] for a, b in memory.offsets.tolist()]
+    assert words[0] == "" and words[-1] == ""
+    assert " ".join(words[1:-1]) == book
+
+
+def test_progress_is_told(model, tokenizer, book):
+    told = []
+    with Unlimiformer(model, tokenizer, window=WINDOW) as u:
+        memory = u.index(book, progress=lambda done, of: told.append((done, of)))
+    assert told[-1] == (memory.windows, memory.windows)
+    assert [done for done, _ in told] == sorted({done for done, _ in told})
+
+
+@pytest.mark.parametrize("source", ["", "  \n "])
+def test_empty_text_is_refused(model, tokenizer, source):
+    with Unlimiformer(model, tokenizer) as u, pytest.raises(UnlimiformerError, match="empty"):
+        u.index(source)
+
+
+def test_one_token_and_less_than_a_window_are_fine(model, tokenizer):
+    with Unlimiformer(model, tokenizer) as u:
+        assert u.generate(torch.tensor([5]), **SETTINGS).token_ids.shape == (5,)
+        assert u.index("w1 w2").windows == 1
+
+
+def test_a_prefix_longer_than_the_window_is_refused(model, tokenizer, book):
+    with Unlimiformer(model, tokenizer, window=WINDOW) as u:
+        with pytest.raises(UnlimiformerError, match="prefix has 81 tokens and the window 32"):
+            u.index(book, prefix="w1 " * 80)
+
+
+def test_ids_beyond_the_vocabulary_are_refused(model):
+    with Unlimiformer(model) as u:
+        with pytest.raises(UnlimiformerError, match=f"token id 5000 and the model {VOCABULARY} embeddings"):
+            u.index(torch.tensor([3, 5000]))
+        with pytest.raises(UnlimiformerError, match="token id -4"):
+            u.index(torch.tensor([3, -4]))
+
+
+def test_a_tokenizer_that_does_not_fit_is_refused(model, tokenizer):
+    big = make("bart")
+    big.resize_token_embeddings(50)
+    with pytest.raises(UnlimiformerError, match="the tokenizer's ids go up to .* and the model has 50 embeddings"):
+        Unlimiformer(big, tokenizer)
+    assert not any("forward" in module.__dict__ for module in big.modules())
+
+
+@pytest.mark.parametrize("where", ["encoder.layers.0.fc1.weight", "decoder.layers.1.encoder_attn.k_proj.weight"])
+def test_weights_that_are_not_numbers_are_refused(model, where):
+    with torch.no_grad():
+        model.model.get_parameter(where)[0, 0] = float("nan")
+    with pytest.raises(UnlimiformerError, match="has NaN or infinite numbers"):
+        Unlimiformer(model)
+
+
+def test_states_that_are_not_numbers_are_refused(model):
+    with Unlimiformer(model, window=WINDOW) as u:
+        with torch.no_grad():
+            model.model.encoder.layers[0].fc1.weight[0, 0] = float("inf")
+        with pytest.raises(UnlimiformerError, match="NaN or infinite states"):
+            u.index(random_ids(100))
+
+
+def test_text_without_a_tokenizer_is_refused(model):
+    with Unlimiformer(model) as u, pytest.raises(UnlimiformerError, match="no tokenizer"):
+        u.index("some text")
+
+
+def test_files_are_checked(model, tokenizer, tmp_path):
+    (tmp_path / "latin.txt").write_bytes("caf\xe9".encode("latin1"))
+    with Unlimiformer(model, tokenizer) as u:
+        with pytest.raises(UnlimiformerError, match="is not UTF-8"):
+            u.index(tmp_path / "latin.txt")
+        with pytest.raises(UnlimiformerError, match="does not exist"):
+            u.index(tmp_path / "missing.txt")
+        with pytest.raises(UnlimiformerError, match="is a folder"):
+            u.index(tmp_path)
+
+
+def test_a_memory_of_another_model_is_refused(model, tokenizer, book):
+    with Unlimiformer(model, tokenizer, window=WINDOW) as u:
+        memory = u.index(book)
+    for other, settings in ((make("bart", seed=1), {}), (model, {"overlap": 0.25})):
+        with Unlimiformer(other, tokenizer, window=WINDOW, **settings) as u:
+            with pytest.raises(UnlimiformerError, match="made with another model"):
+                u.generate(memory)
+
+
+def test_memories_are_kept_on_disk(model, tokenizer, book, tmp_path):
+    for dtype in ("float32", "bfloat16", "int8"):
+        with Unlimiformer(model, tokenizer, window=WINDOW, top_k=9, dtype=dtype, layers=(1,)) as u:
+            memory = u.index(book)
+            memory.save(tmp_path / "book.memory")
+            loaded = Memory.load(tmp_path / "book.memory")
+            assert torch.equal(u.generate(memory, **SETTINGS).token_ids, u.generate(loaded, **SETTINGS).token_ids)
+            assert torch.equal(loaded.offsets, memory.offsets)
+
+
+def test_a_damaged_memory_is_refused(model, tokenizer, book, tmp_path):
+    with Unlimiformer(model, tokenizer, window=WINDOW) as u:
+        u.index(book).save(tmp_path / "m")
+    states = tmp_path / "m" / "states.safetensors"
+    whole = states.read_bytes()
+    states.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(UnlimiformerError, match="does not match its checksum"):
+        Memory.load(tmp_path / "m")
+    states.unlink()
+    with pytest.raises(UnlimiformerError, match=r"lacks states\.safetensors"):
+        Memory.load(tmp_path / "m")
+    (tmp_path / "m" / "memory.json").write_text('{"format": 99}')
+    with pytest.raises(UnlimiformerError, match="memory format 99"):
+        Memory.load(tmp_path / "m")
+    with pytest.raises(UnlimiformerError, match="is not a memory"):
+        Memory.load(tmp_path / "nowhere")
+
+
+def test_saving_never_replaces_what_is_not_a_memory(model, tokenizer, book, tmp_path):
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter1.txt").write_text("years of work")
+    with Unlimiformer(model, tokenizer, window=WINDOW) as u:
+        with pytest.raises(UnlimiformerError, match="exists and is not a memory"):
+            u.index(book).save(tmp_path / "thesis")
+    assert (tmp_path / "thesis" / "chapter1.txt").read_text() == "years of work"
+
+
+def test_a_model_with_no_cross_attention_is_refused_with_what_is_known():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    llama = LlamaForCausalLM(
+        LlamaConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, vocab_size=50)
+    )
+    with pytest.raises(UnsupportedModelError, match=r"LlamaForCausalLM .* known families: bart, bigbird_pegasus"):
+        Unlimiformer(llama)
+
+
+def test_a_folder_saved_locally_is_loaded(tokenizer, book, tmp_path):
+    make("t5").save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    u = Unlimiformer.from_pretrained(tmp_path / "model", top_k=9)
+    assert u.generate(book, **SETTINGS).token_ids.shape == (5,)
+    u.remove()
+    with pytest.raises(UnlimiformerError, match=r"has no config\.json"):
+        Unlimiformer.from_pretrained(tmp_path)
+    with pytest.raises(UnlimiformerError, match="cannot load 'nobody/nothing'"):
+        Unlimiformer.from_pretrained("nobody/nothing")
