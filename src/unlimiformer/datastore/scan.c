@@ -12,6 +12,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
 
 #if defined(__AVX512F__)
 #define LANES 16
@@ -23,47 +26,30 @@
 #else
 #define IN_REGISTER(v) (void)(v)
 #endif
-#define ROWS 8       /* rows expanded to float32 at a time: they stay in the first-level cache */
-#define TILE_ROWS 4  /* rows x queries whose sums live in registers */
-#define TILE_QUERIES 3
-
-#define CAPACITY(keep) (2 * (keep) + 64) /* room of a list; when it is full, about its best half is kept */
+#define BLOCK 8   /* rows scored at a time */
+#define QUERIES 4 /* queries scored at a time; their number is padded to a multiple of this */
+#define PAD 16    /* widths are padded to a multiple of this */
 #define BUCKETS 512
-#define PAD 16 /* widths are padded to a multiple of this */
+#define CAPACITY(keep) (2 * (keep) + 64) /* room of a list; when it is full, about its best half is kept */
 
 typedef float vec __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));
 
 enum { FLOAT32 = 0, BFLOAT16 = 1, INT8 = 2 };
 
+/* ---- the K best so far ---- */
+
 typedef struct {
     float *score;
-    int64_t *row;
+    int32_t *row;
     int64_t count;
     float floor; /* nothing at or below this can be among the K best any more */
 } best_list;
 
-static int64_t bytes_of(int kind, int64_t width) {
-    return width * (kind == FLOAT32 ? 4 : kind == BFLOAT16 ? 2 : 1);
-}
-
-static void expand(const char *source, int kind, int64_t width, float *out) {
-    if (kind == FLOAT32) {
-        memcpy(out, source, (size_t)width * sizeof(float));
-    } else {
-        const uint16_t *half = (const uint16_t *)source;
-        uint32_t *bits = (uint32_t *)out;
-        for (int64_t i = 0; i < width; i++) bits[i] = (uint32_t)half[i] << 16;
-    }
-}
-
-static void widen(const int8_t *source, int64_t width, int16_t *out) {
-    for (int64_t i = 0; i < width; i++) out[i] = source[i];
-}
-
-/* Reorders the list so that its `keep` largest scores come first (quickselect). */
+/* Reorders the list so that its `keep` largest scores come first, and drops the others (quickselect). */
 static void select_best(best_list *list, int64_t keep) {
     float *s = list->score;
-    int64_t *r = list->row, low = 0, high = list->count - 1;
+    int32_t *r = list->row;
+    int64_t low = 0, high = list->count - 1;
     while (low < high) {
         float a = s[low], b = s[(low + high) / 2], c = s[high];
         float pivot = a > b ? (b > c ? b : (a > c ? c : a)) : (a > c ? a : (b > c ? c : b));
@@ -73,7 +59,7 @@ static void select_best(best_list *list, int64_t keep) {
             while (s[j] < pivot) j--;
             if (i <= j) {
                 float swap_s = s[i]; s[i] = s[j]; s[j] = swap_s;
-                int64_t swap_r = r[i]; r[i] = r[j]; r[j] = swap_r;
+                int32_t swap_r = r[i]; r[i] = r[j]; r[j] = swap_r;
                 i++; j--;
             }
         }
@@ -83,12 +69,12 @@ static void select_best(best_list *list, int64_t keep) {
     }
     list->count = keep;
     float least = s[0];
-    for (int64_t i = 1; i < keep; i++) if (s[i] < least) least = s[i];
+    for (int64_t i = 1; i < keep; i++) least = s[i] < least ? s[i] : least;
     list->floor = least;
 }
 
-/* Makes room in a full list: drops what a histogram of the scores shows to be below the K best. Two passes without a
- * branch that depends on the data, several times faster than select_best, but it may keep a few too many. */
+/* Makes room in a full list: drops what a histogram of the scores shows to be below the K best. Passes without a branch
+ * that depends on the data, several times faster than select_best, but a few too many may stay. */
 static void drop_low(best_list *list, int64_t keep) {
     float *s = list->score, low = s[0], high = s[0];
     for (int64_t i = 1; i < list->count; i++) {
@@ -120,94 +106,16 @@ static void drop_low(best_list *list, int64_t keep) {
 /* Offers the scores of neighbouring rows; most are below the floor, so one comparison of their maximum decides. */
 static inline void offer(best_list *list, const float *score, int64_t row, int64_t count, int64_t keep) {
     float highest = score[0];
-    for (int t = 1; t < TILE_ROWS; t++) highest = score[t] > highest ? score[t] : highest;
+    for (int t = 1; t < BLOCK; t++) highest = score[t] > highest ? score[t] : highest;
     if (highest <= list->floor) return;
     int64_t length = list->count;
     for (int64_t t = 0; t < count; t++) {
         list->score[length] = score[t];
-        list->row[length] = row + t;
+        list->row[length] = (int32_t)(row + t);
         length += score[t] > list->floor;
     }
     list->count = length;
-    if (length > CAPACITY(keep) - TILE_ROWS) drop_low(list, keep);
-}
-
-static inline float total(vec v) {
-    float sum = 0;
-    for (int i = 0; i < LANES; i++) sum += v[i];
-    return sum;
-}
-
-/* rows (TILE_ROWS, padded) x queries (TILE_QUERIES, padded) -> out (TILE_QUERIES, TILE_ROWS) */
-static inline void dot_tile(const float *rows, const float *queries, int64_t padded, float *out) {
-    vec sums[TILE_ROWS][TILE_QUERIES];
-    memset(sums, 0, sizeof sums);
-    for (int64_t i = 0; i < padded; i += LANES) {
-        vec q[TILE_QUERIES];
-        for (int b = 0; b < TILE_QUERIES; b++) {
-            q[b] = *(const vec *)(queries + b * padded + i);
-            IN_REGISTER(q[b]);
-        }
-        for (int a = 0; a < TILE_ROWS; a++) {
-            vec x = *(const vec *)(rows + a * padded + i);
-            IN_REGISTER(x);
-            for (int b = 0; b < TILE_QUERIES; b++) sums[a][b] += x * q[b];
-        }
-    }
-    for (int a = 0; a < TILE_ROWS; a++)
-        for (int b = 0; b < TILE_QUERIES; b++) out[b * TILE_ROWS + a] = total(sums[a][b]);
-}
-
-/* The same in integers. Written out so that compilers see twelve plain sums of products and use their widest
- * multiply-add; the caller has chosen the queries' range so that no sum overflows. */
-__attribute__((noinline)) static void dot_tile_int(const int16_t *restrict rows, const int16_t *restrict queries,
-                                                   int64_t padded, float *restrict out) {
-    const int16_t *r0 = rows, *r1 = rows + padded, *r2 = r1 + padded, *r3 = r2 + padded;
-    const int16_t *q0 = queries, *q1 = queries + padded, *q2 = q1 + padded;
-    int32_t s00 = 0, s01 = 0, s02 = 0, s10 = 0, s11 = 0, s12 = 0;
-    int32_t s20 = 0, s21 = 0, s22 = 0, s30 = 0, s31 = 0, s32 = 0;
-    for (int64_t i = 0; i < padded; i++) {
-        s00 += r0[i] * q0[i]; s01 += r0[i] * q1[i]; s02 += r0[i] * q2[i];
-        s10 += r1[i] * q0[i]; s11 += r1[i] * q1[i]; s12 += r1[i] * q2[i];
-        s20 += r2[i] * q0[i]; s21 += r2[i] * q1[i]; s22 += r2[i] * q2[i];
-        s30 += r3[i] * q0[i]; s31 += r3[i] * q1[i]; s32 += r3[i] * q2[i];
-    }
-    out[0] = (float)s00; out[1] = (float)s10; out[2] = (float)s20; out[3] = (float)s30;
-    out[4] = (float)s01; out[5] = (float)s11; out[6] = (float)s21; out[7] = (float)s31;
-    out[8] = (float)s02; out[9] = (float)s12; out[10] = (float)s22; out[11] = (float)s32;
-}
-
-/* Fills one list a query with the `keep` best of rows [start, stop), and possibly some more. */
-static void scan_part(const char *states, int kind, const float *row_scales, int64_t width, int64_t start, int64_t stop,
-                      const void *queries, const float *query_scales, int64_t count_queries, int64_t padded,
-                      int64_t keep, void *scratch, best_list *lists) {
-    int64_t stride = bytes_of(kind, width);
-    for (int64_t base = start; base < stop; base += ROWS) {
-        int64_t here = stop - base < ROWS ? stop - base : ROWS;
-        float block_scale[ROWS] = {0};
-        for (int64_t a = 0; a < here; a++) {
-            const char *source = states + (base + a) * stride;
-            block_scale[a] = row_scales ? row_scales[base + a] : 1.0f;
-            for (int64_t i = 0; i < stride; i += 64) __builtin_prefetch(source + 2 * ROWS * stride + i);
-            if (kind == INT8) widen((const int8_t *)source, width, (int16_t *)scratch + a * padded);
-            else expand(source, kind, width, (float *)scratch + a * padded);
-        }
-        for (int64_t q = 0; q < count_queries; q += TILE_QUERIES) {
-            for (int64_t a = 0; a < here; a += TILE_ROWS) {
-                float dots[TILE_ROWS * TILE_QUERIES];
-                if (kind == INT8)
-                    dot_tile_int((int16_t *)scratch + a * padded, (const int16_t *)queries + q * padded, padded, dots);
-                else
-                    dot_tile((float *)scratch + a * padded, (const float *)queries + q * padded, padded, dots);
-                int64_t rows = here - a < TILE_ROWS ? here - a : TILE_ROWS;
-                for (int b = 0; b < TILE_QUERIES && q + b < count_queries; b++) {
-                    float *scores = dots + b * TILE_ROWS;
-                    for (int t = 0; t < TILE_ROWS; t++) scores[t] *= block_scale[a + t] * query_scales[q + b];
-                    offer(&lists[q + b], scores, base + a, rows, keep);
-                }
-            }
-        }
-    }
+    if (length > CAPACITY(keep) - BLOCK) drop_low(list, keep);
 }
 
 /* The `keep` best of one query's lists, one list a part; slots that no row fills get -inf and row 0. */
@@ -223,20 +131,129 @@ static void join_parts(best_list *lists, int64_t parts, int64_t step, int64_t ke
         if (lists->count > keep) drop_low(lists, keep);
     }
     if (lists->count > keep) select_best(lists, keep);
-    int64_t count = lists->count;
-    memcpy(out_score, lists->score, (size_t)count * sizeof(float));
-    memcpy(out_row, lists->row, (size_t)count * sizeof(int64_t));
-    for (int64_t i = count; i < keep; i++) {
-        out_score[i] = -INFINITY;
-        out_row[i] = 0;
+    for (int64_t i = 0; i < keep; i++) {
+        int filled = i < lists->count;
+        out_score[i] = filled ? lists->score[i] : -INFINITY;
+        out_row[i] = filled ? lists->row[i] : 0;
     }
 }
 
-/* Queries (count, width) padded with zeros to whole tiles and lanes; for int8 rows as int16, as fine as 32-bit sums
- * allow, with a scale each. */
+/* ---- dot products ---- */
+
+static int64_t bytes_of(int kind, int64_t width) {
+    return width * (kind == FLOAT32 ? 4 : kind == BFLOAT16 ? 2 : 1);
+}
+
+static void expand(const char *source, int kind, int64_t width, float *out) {
+    if (kind == FLOAT32) {
+        memcpy(out, source, (size_t)width * sizeof(float));
+    } else {
+        const uint16_t *half = (const uint16_t *)source;
+        uint32_t *bits = (uint32_t *)out;
+        for (int64_t i = 0; i < width; i++) bits[i] = (uint32_t)half[i] << 16;
+    }
+}
+
+static inline float total(vec v) {
+    float sum = 0;
+    for (int i = 0; i < LANES; i++) sum += v[i];
+    return sum;
+}
+
+/* rows (BLOCK, padded) x queries (QUERIES, padded), both float32 -> out (QUERIES, BLOCK); 4 x 2 sums in registers */
+static inline void dots_float(const float *rows, const float *queries, int64_t padded, float *out) {
+    for (int a = 0; a < BLOCK; a += 4) {
+        for (int b = 0; b < QUERIES; b += 2) {
+            vec sums[4][2];
+            memset(sums, 0, sizeof sums);
+            for (int64_t i = 0; i < padded; i += LANES) {
+                vec q0 = *(const vec *)(queries + b * padded + i), q1 = *(const vec *)(queries + (b + 1) * padded + i);
+                IN_REGISTER(q0);
+                IN_REGISTER(q1);
+                for (int t = 0; t < 4; t++) {
+                    vec x = *(const vec *)(rows + (a + t) * padded + i);
+                    IN_REGISTER(x);
+                    sums[t][0] += x * q0;
+                    sums[t][1] += x * q1;
+                }
+            }
+            for (int t = 0; t < 4; t++) {
+                out[b * BLOCK + a + t] = total(sums[t][0]);
+                out[(b + 1) * BLOCK + a + t] = total(sums[t][1]);
+            }
+        }
+    }
+}
+
+/* Two int8 rows x QUERIES int16 queries -> out[query * BLOCK] and out[query * BLOCK + 1]. The queries' range is such that
+ * no 32-bit sum overflows; what lies beyond `width` in the queries is zero. */
+#if defined(__AVX2__)
+static inline __m128i four_totals(__m256i a, __m256i b, __m256i c, __m256i d) {
+    __m256i s = _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d));
+    return _mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
+}
+
+__attribute__((noinline)) static void dots_int8(const int8_t *row0, const int8_t *row1, const int16_t *queries,
+                                                int64_t width, int64_t padded, float *out) {
+    const int16_t *q0 = queries, *q1 = q0 + padded, *q2 = q1 + padded, *q3 = q2 + padded;
+    __m256i zero = _mm256_setzero_si256();
+    __m256i a0 = zero, a1 = zero, a2 = zero, a3 = zero, b0 = zero, b1 = zero, b2 = zero, b3 = zero;
+    int64_t i = 0;
+#define QUERY(number) _mm256_loadu_si256((const __m256i *)(q##number + i))
+#define ADD(sum, x, number) sum##number = _mm256_add_epi32(sum##number, _mm256_madd_epi16(x, QUERY(number)))
+    for (; i + 16 <= width; i += 16) {
+        __m256i x = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(row0 + i)));
+        __m256i y = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(row1 + i)));
+        IN_REGISTER(x);
+        ADD(a, x, 0); ADD(a, x, 1); ADD(a, x, 2); ADD(a, x, 3);
+        IN_REGISTER(y);
+        ADD(b, y, 0); ADD(b, y, 1); ADD(b, y, 2); ADD(b, y, 3);
+    }
+#undef ADD
+#undef QUERY
+    int32_t first[4], second[4];
+    _mm_storeu_si128((__m128i *)first, four_totals(a0, a1, a2, a3));
+    _mm_storeu_si128((__m128i *)second, four_totals(b0, b1, b2, b3));
+    for (; i < width; i++) {
+        for (int b = 0; b < QUERIES; b++) {
+            first[b] += row0[i] * queries[b * padded + i];
+            second[b] += row1[i] * queries[b * padded + i];
+        }
+    }
+    for (int b = 0; b < QUERIES; b++) {
+        out[b * BLOCK] = (float)first[b];
+        out[b * BLOCK + 1] = (float)second[b];
+    }
+}
+#else
+static void dots_int8(const int8_t *row0, const int8_t *row1, const int16_t *queries, int64_t width, int64_t padded,
+                      float *out) {
+    for (int b = 0; b < QUERIES; b++) {
+        const int16_t *q = queries + b * padded;
+        int32_t first = 0, second = 0;
+        for (int64_t i = 0; i < width; i++) {
+            first += row0[i] * q[i];
+            second += row1[i] * q[i];
+        }
+        out[b * BLOCK] = (float)first;
+        out[b * BLOCK + 1] = (float)second;
+    }
+}
+#endif
+
+/* ---- scan ---- */
+
+/* Zeros that start at a cache line: a load that straddles two costs double. `count` is a multiple of 16. */
+static float *zeros(int64_t count) {
+    float *made = aligned_alloc(64, (size_t)count * sizeof *made);
+    return made ? memset(made, 0, (size_t)count * sizeof *made) : NULL;
+}
+
+/* Queries (count, width) padded with zeros to groups and lanes; for int8 rows as int16, as fine as 32-bit sums allow,
+ * with a scale each. */
 static void prepare_queries(const float *queries, int64_t count, int64_t width, int64_t padded, int kind, void *out,
                             float *scales) {
-    float largest = 2147483647.0f / (127.0f * width) < 32767.0f ? floorf(2147483392.0f / (127.0f * width)) : 32767.0f;
+    float largest = fminf(32767.0f, floorf(2147483392.0f / (127.0f * (float)width)));
     for (int64_t q = 0; q < count; q++) {
         const float *from = queries + q * width;
         if (kind != INT8) {
@@ -245,10 +262,41 @@ static void prepare_queries(const float *queries, int64_t count, int64_t width, 
             continue;
         }
         float peak = 1e-30f;
-        for (int64_t i = 0; i < width; i++) peak = fabsf(from[i]) > peak ? fabsf(from[i]) : peak;
+        for (int64_t i = 0; i < width; i++) peak = fmaxf(peak, fabsf(from[i]));
         int16_t *whole = (int16_t *)out + q * padded;
         for (int64_t i = 0; i < width; i++) whole[i] = (int16_t)rintf(from[i] * (largest / peak));
         scales[q] = peak / largest;
+    }
+}
+
+/* Fills one list a query with the `keep` best of rows [start, stop), and possibly some more. */
+static void scan_part(const char *states, int kind, const float *row_scales, int64_t width, int64_t start, int64_t stop,
+                      const void *queries, const float *query_scales, int64_t count_queries, int64_t padded,
+                      int64_t keep, float *scratch, best_list *lists) {
+    int64_t stride = bytes_of(kind, width), rounded = (count_queries + QUERIES - 1) / QUERIES * QUERIES;
+    float *dots = scratch + BLOCK * padded; /* (rounded, BLOCK) */
+    for (int64_t base = start; base < stop; base += BLOCK) {
+        int64_t here = stop - base < BLOCK ? stop - base : BLOCK;
+        float scale[BLOCK] = {0};
+        for (int64_t a = 0; a < here; a++) {
+            scale[a] = row_scales ? row_scales[base + a] : 1.0f;
+            if (kind != INT8) expand(states + (base + a) * stride, kind, width, scratch + a * padded);
+        }
+        if (kind != INT8) {
+            for (int64_t q = 0; q < rounded; q += QUERIES)
+                dots_float(scratch, (const float *)queries + q * padded, padded, dots + q * BLOCK);
+        } else { /* every query for two rows before the next two: the rows are read from memory in one even stream */
+            for (int64_t a = 0; a < here; a += 2) {
+                const int8_t *row = (const int8_t *)states + (base + a) * stride, *next = a + 1 < here ? row + stride : row;
+                for (int64_t q = 0; q < rounded; q += QUERIES)
+                    dots_int8(row, next, (const int16_t *)queries + q * padded, width, padded, dots + q * BLOCK + a);
+            }
+        }
+        for (int64_t q = 0; q < count_queries; q++) {
+            float *scores = dots + q * BLOCK;
+            for (int t = 0; t < BLOCK; t++) scores[t] *= scale[t] * query_scales[q];
+            offer(&lists[q], scores, base, here, keep);
+        }
     }
 }
 
@@ -257,12 +305,12 @@ static void prepare_queries(const float *queries, int64_t count, int64_t width, 
 int scan(const char *states, int kind, const float *row_scales, int64_t width, int64_t rows, const float *queries,
          int64_t count_queries, int64_t keep, int64_t parts, float *out_score, int64_t *out_row) {
     int64_t capacity = CAPACITY(keep), all = parts * count_queries;
-    int64_t padded = (width + PAD - 1) / PAD * PAD, tiles = (count_queries + TILE_QUERIES - 1) / TILE_QUERIES;
+    int64_t padded = (width + PAD - 1) / PAD * PAD, groups = (count_queries + QUERIES - 1) / QUERIES;
     best_list *lists = malloc((size_t)all * sizeof *lists);
     float *score = malloc((size_t)(all * capacity) * sizeof *score);
-    int64_t *row = malloc((size_t)(all * capacity) * sizeof *row);
-    float *scratch = calloc((size_t)(parts * ROWS * padded), sizeof *scratch);
-    float *prepared = calloc((size_t)(tiles * TILE_QUERIES * padded), sizeof *prepared);
+    int32_t *row = malloc((size_t)(all * capacity) * sizeof *row);
+    int64_t room = BLOCK * (padded + groups * QUERIES); /* of one part: expanded rows, then scores */
+    float *scratch = zeros(parts * room), *prepared = zeros(groups * QUERIES * padded);
     float *query_scales = malloc((size_t)count_queries * sizeof *query_scales);
     int failed = !lists || !score || !row || !scratch || !prepared || !query_scales;
     if (!failed) {
@@ -271,7 +319,7 @@ int scan(const char *states, int kind, const float *row_scales, int64_t width, i
 #pragma omp parallel for schedule(static) num_threads(parts)
         for (int64_t p = 0; p < parts; p++)
             scan_part(states, kind, row_scales, width, rows * p / parts, rows * (p + 1) / parts, prepared, query_scales,
-                      count_queries, padded, keep, scratch + p * ROWS * padded, lists + p * count_queries);
+                      count_queries, padded, keep, scratch + p * room, lists + p * count_queries);
 #pragma omp parallel for schedule(static) num_threads(parts)
         for (int64_t q = 0; q < count_queries; q++)
             join_parts(lists + q, parts, count_queries, keep, out_score + q * keep, out_row + q * keep);
@@ -279,6 +327,8 @@ int scan(const char *states, int kind, const float *row_scales, int64_t width, i
     free(lists); free(score); free(row); free(scratch); free(prepared); free(query_scales);
     return failed ? -1 : 0;
 }
+
+/* ---- mix ---- */
 
 /* sum[i] += w0 * x0[i] + … for four rows at a time, so that the sum is read and written a quarter as often */
 #define ADD_FOUR(TYPE, VALUE)                                                                                   \
