@@ -1,4 +1,4 @@
-"""The slow, obvious way: the unwrapped model with full attention over the states of all windows, one window at a time."""
+"""The slow, obvious way: the unwrapped model with full attention over the states of all windows, one at a time."""
 
 from __future__ import annotations
 

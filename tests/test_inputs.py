@@ -57,9 +57,9 @@ def test_one_token_and_less_than_a_window_are_fine(model, tokenizer):
 
 
 def test_a_prefix_longer_than_the_window_is_refused(model, tokenizer, book):
-    with Unlimiformer(model, tokenizer, window=WINDOW) as u:
-        with pytest.raises(UnlimiformerError, match="prefix has 81 tokens and the window 32"):
-            u.index(book, prefix="w1 " * 80)
+    words = "prefix has 81 tokens and the window 32"
+    with Unlimiformer(model, tokenizer, window=WINDOW) as u, pytest.raises(UnlimiformerError, match=words):
+        u.index(book, prefix="w1 " * 80)
 
 
 def test_ids_beyond_the_vocabulary_are_refused(model):
@@ -73,7 +73,7 @@ def test_ids_beyond_the_vocabulary_are_refused(model):
 def test_a_tokenizer_that_does_not_fit_is_refused(model, tokenizer):
     big = make("bart")
     big.resize_token_embeddings(50)
-    with pytest.raises(UnlimiformerError, match="the tokenizer's ids go up to .* and the model has 50 embeddings"):
+    with pytest.raises(UnlimiformerError, match=r"the tokenizer's ids go up to .* and the model has 50 embeddings"):
         Unlimiformer(big, tokenizer)
     assert not any("forward" in module.__dict__ for module in big.modules())
 
@@ -114,9 +114,9 @@ def test_a_memory_of_another_model_is_refused(model, tokenizer, book):
     with Unlimiformer(model, tokenizer, window=WINDOW) as u:
         memory = u.index(book)
     for other, settings in ((make("bart", seed=1), {}), (model, {"overlap": 0.25})):
-        with Unlimiformer(other, tokenizer, window=WINDOW, **settings) as u:
-            with pytest.raises(UnlimiformerError, match="made with another model"):
-                u.generate(memory)
+        u = Unlimiformer(other, tokenizer, window=WINDOW, **settings)
+        with u, pytest.raises(UnlimiformerError, match="made with another model"):
+            u.generate(memory)
 
 
 def test_memories_are_kept_on_disk(model, tokenizer, book, tmp_path):
@@ -150,9 +150,9 @@ def test_a_damaged_memory_is_refused(model, tokenizer, book, tmp_path):
 def test_saving_never_replaces_what_is_not_a_memory(model, tokenizer, book, tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter1.txt").write_text("years of work")
-    with Unlimiformer(model, tokenizer, window=WINDOW) as u:
-        with pytest.raises(UnlimiformerError, match="exists and is not a memory"):
-            u.index(book).save(tmp_path / "thesis")
+    u = Unlimiformer(model, tokenizer, window=WINDOW)
+    with u, pytest.raises(UnlimiformerError, match="exists and is not a memory"):
+        u.index(book).save(tmp_path / "thesis")
     assert (tmp_path / "thesis" / "chapter1.txt").read_text() == "years of work"
 
 

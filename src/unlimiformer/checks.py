@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .adapters.base import plain_dtype
+from .adapters.base import holds_plain_numbers, plain_dtype
 from .errors import UnlimiformerError, UnsupportedModelError
 
 
 def check_weights(model: Any) -> None:
     """Refuses weights that are not finite."""
     for name, parameter in model.named_parameters():
-        if not parameter.is_floating_point() or parameter.device.type == "meta":
+        if not holds_plain_numbers(parameter):
             continue
         if not torch.isfinite(parameter.detach().sum()) and not torch.isfinite(parameter.detach()).all():
             raise UnlimiformerError(f"the model's weight {name} has NaN or infinite numbers; load a sound checkpoint")

@@ -23,6 +23,7 @@ from .adapters.base import plain_dtype
 from .encoding import Encode
 from .errors import UnlimiformerError, UnsupportedModelError
 from .memory import Memory
+from .provenance import Listener
 from .retrieval import Policy, attend
 
 ReadRows = Callable[[Tensor, Tensor | None, dict[str, Tensor], Encode], list[Memory]]
@@ -96,6 +97,7 @@ class Installation:
         self.projection = adapter.states_projection(model)
         self._read_rows, self._window, self._always_read = read_rows, window, always_read
         self._original_encoder = self.encoder.forward
+        self.listener: Listener | None = None
         self._undo: list[Callable[[], None]] = []
 
     def apply(self, policies: list[Policy]) -> None:
@@ -192,7 +194,7 @@ class Installation:
             if memories is None:
                 return original(*args, **kwargs)
             queries = view.queries(call)  # (B, T, H, d)
-            context, log_sum = _attend_rows(view, queries, memories, policy)
+            context, log_sum = _attend_rows(view, queries, memories, policy, self.listener)
             return view.finish(context, log_sum, call)
 
         return forward
@@ -210,7 +212,7 @@ class Installation:
 
 
 def _attend_rows(
-    view: CrossAttention, queries: Tensor, memories: list[Memory], policy: Policy
+    view: CrossAttention, queries: Tensor, memories: list[Memory], policy: Policy, listener: Listener | None
 ) -> tuple[Tensor, Tensor]:
     """Rows of one memory (its beams) search together: queries (B, T, H, d)."""
     batch, length = queries.shape[:2]
@@ -218,12 +220,12 @@ def _attend_rows(
     for row, memory in enumerate(memories):
         groups.setdefault(memory.key, []).append(row)
     if len(groups) == 1:
-        context, log_sum = attend(view, queries.flatten(0, 1), memories[0], policy)
+        context, log_sum = attend(view, queries.flatten(0, 1), memories[0], policy, listener)
         return context.unflatten(0, (batch, length)), log_sum.unflatten(0, (batch, length))
     contexts: list[Any] = [None] * batch
     log_sums: list[Any] = [None] * batch
     for rows in groups.values():
-        context, log_sum = attend(view, queries[rows].flatten(0, 1), memories[rows[0]], policy)
+        context, log_sum = attend(view, queries[rows].flatten(0, 1), memories[rows[0]], policy, listener)
         for place, row in enumerate(rows):
             contexts[row] = context.unflatten(0, (len(rows), length))[place]
             log_sums[row] = log_sum.unflatten(0, (len(rows), length))[place]

@@ -1,4 +1,4 @@
-"""Model and tokenizer from a folder or a hub id. The only place that calls `from_pretrained`."""
+"""Model and tokenizer from a catalogue name, a folder or a hub id. The only place that calls `from_pretrained`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from .catalogue import find_model
 from .errors import UnlimiformerError
 
 
@@ -13,7 +14,7 @@ def load(name: str | os.PathLike[str], dtype: Any = None) -> tuple[Any, Any]:
     """An encoder–decoder and its tokenizer, in evaluation mode."""
     from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
-    where = str(name)
+    where = str(find_model(str(name)) or name)
     folder = Path(where)
     looks_local = folder.exists() or where.startswith((".", "/", "~"))
     if looks_local and not (folder / "config.json").exists():

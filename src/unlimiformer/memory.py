@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .adapters.base import holds_plain_numbers
 from .datastore import ExactStore
 from .errors import UnlimiformerError
 
@@ -118,7 +119,7 @@ def fingerprint(model: Any, *settings: Any) -> str:
     digest.update(json.dumps(settings, default=str).encode())
     for name, parameter in model.get_encoder().named_parameters():
         digest.update(f"{name}{tuple(parameter.shape)}".encode())
-        if parameter.device.type != "meta":
+        if holds_plain_numbers(parameter):
             sample = parameter.detach().flatten()[:: max(1, parameter.numel() // 64)]
             digest.update(sample.to("cpu", torch.float32).numpy().tobytes())
     return digest.hexdigest()

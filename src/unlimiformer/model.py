@@ -18,6 +18,7 @@ from .encoding import Progress
 from .errors import UnlimiformerError
 from .install import Installation
 from .memory import Memory, fingerprint
+from .provenance import Listener, Provenance
 from .reading import Reader
 from .retrieval import Policy
 from .sources import Text, is_ids
@@ -25,11 +26,15 @@ from .sources import Text, is_ids
 
 @dataclass(frozen=True)
 class Output:
-    """What was generated for one input: texts and token ids (R, T), best first, and the memory they came from."""
+    """What was generated for one input: texts and token ids (R, T), best first, and the memory they came from.
+
+    `provenance` is there when it was asked for.
+    """
 
     texts: tuple[str, ...]
     sequences: Tensor
     memory: Memory
+    provenance: Provenance | None = None
 
     @property
     def text(self) -> str:
@@ -85,7 +90,7 @@ class Unlimiformer:
         torch_dtype: Any = None,
         **settings: Any,
     ) -> Unlimiformer:
-        """Loads model and tokenizer from a folder or a hub id, and wraps the model."""
+        """Loads model and tokenizer from a catalogue name, a folder or a hub id, and wraps the model."""
         from .loading import load
 
         model, tokenizer = load(name, torch_dtype)
@@ -104,12 +109,14 @@ class Unlimiformer:
         source: Text | Memory | list,
         prompt: str | None = None,
         prefix: str | Sequence[str] | None = None,
+        provenance: bool = False,
         **generation: Any,
     ) -> Any:
         """Generates from an input of any length, or from a memory; a list of them gives a list of outputs.
 
         `prompt` starts the decoder's text. `prefix` stands in front of every window; a list gives each input its own.
-        All other arguments go to the model's own `generate`.
+        `provenance` also tells where in the source the model looked, for one sequence an input. All other arguments go
+        to the model's own `generate`.
         """
         many = isinstance(source, list) and not is_ids(source)
         memories = self._memories(source if many else [source], prefix)  # type: ignore[arg-type]
@@ -117,10 +124,18 @@ class Unlimiformer:
             generation["decoder_input_ids"] = self._decoder_prompt(prompt, len(memories))
         outputs = self._installation.output(memories)
         mask = torch.ones((len(memories), 1), dtype=torch.long, device=outputs[0].device)
-        made = self.model.generate(encoder_outputs=outputs, attention_mask=mask, **generation)
+        listener = self._listener(generation) if provenance else None
+        self._installation.listener = listener
+        try:
+            made = self.model.generate(encoder_outputs=outputs, attention_mask=mask, **generation)
+        finally:
+            self._installation.listener = None
         sequences = made if isinstance(made, Tensor) else made.sequences
         parts = sequences.split(sequences.shape[0] // len(memories))
-        results = [Output(self._decode(part), part, memory) for part, memory in zip(parts, memories, strict=True)]
+        results = [
+            Output(self._decode(part), part, memory, listener.told(memory) if listener else None)
+            for part, memory in zip(parts, memories, strict=True)
+        ]
         return results if many else results[0]
 
     def remove(self) -> None:
@@ -154,6 +169,14 @@ class Unlimiformer:
                     "expected the settings of this wrapper: index the text again"
                 )
         return memories
+
+    def _listener(self, generation: dict[str, Any]) -> Listener:
+        config = self.model.generation_config
+        for name in ("num_beams", "num_return_sequences"):
+            value = generation.get(name) or getattr(config, name, None) or 1
+            if value > 1:
+                raise UnlimiformerError(f"provenance was asked for with {name}={value}; it is known for 1 only")
+        return Listener()
 
     def _decoder_prompt(self, prompt: str, rows: int) -> Tensor:
         configs = (self.model.generation_config, self.model.config)

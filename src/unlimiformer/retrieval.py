@@ -15,6 +15,7 @@ from .adapters import CrossAttention
 from .attention import attend_dense, fold_queries, folding_is_cheaper, merge, unfold_values, weigh
 from .datastore import Hits
 from .memory import Memory
+from .provenance import Listener
 
 
 @dataclass(frozen=True)
@@ -26,11 +27,13 @@ class Policy:
     heads: tuple[int, ...] | None = None
 
 
-def attend(view: CrossAttention, queries: Tensor, memory: Memory, policy: Policy) -> tuple[Tensor, Tensor]:
+def attend(
+    view: CrossAttention, queries: Tensor, memory: Memory, policy: Policy, listener: Listener | None = None
+) -> tuple[Tensor, Tensor]:
     """Context (N, H, d) of `queries` (N, H, d) over a memory, and the log of the scores' sums (N, H)."""
     if not policy.retrieves or policy.heads == ():
         return _attend_first_window(view, queries, memory)
-    context, log_sum = _attend_stored(view, queries, memory, policy.top_k)
+    context, log_sum = _attend_stored(view, queries, memory, policy.top_k, listener)
     if policy.heads is None:
         return context, log_sum
     local, local_log_sum = _attend_first_window(view, queries, memory)
@@ -45,7 +48,9 @@ def _attend_first_window(view: CrossAttention, queries: Tensor, memory: Memory) 
     return attend_dense(queries, view.keys(states), view.values(states), None, view.softcap, view.dropout)
 
 
-def _attend_stored(view: CrossAttention, queries: Tensor, memory: Memory, top_k: int) -> tuple[Tensor, Tensor]:
+def _attend_stored(
+    view: CrossAttention, queries: Tensor, memory: Memory, top_k: int, listener: Listener | None
+) -> tuple[Tensor, Tensor]:
     store = memory.store
     if torch.is_grad_enabled() and (queries.requires_grad or store.states.requires_grad):
         states = (store.states if store.states.requires_grad else torch.cat(list(store.blocks()))).to(queries)
@@ -55,10 +60,12 @@ def _attend_stored(view: CrossAttention, queries: Tensor, memory: Memory, top_k:
     if key_weight is not None and not _fold(view, queries, memory):
         key_weight = None
     folded = None if key_weight is None else fold_queries(queries.float(), key_weight)  # (N, H, D)
-    if top_k >= store.rows:
+    if top_k >= store.rows and listener is None:
         return _attend_everything(view, queries, folded, memory)
     hits = _search(view, queries, folded, memory, top_k)
     weights, log_sum = weigh(hits.score, hits.valid, view.softcap)
+    if listener is not None:
+        listener.hear(memory, hits.index, weights)
     mixed = store.mix(hits.index, weights).unflatten(0, queries.shape[:2])  # (N, H, D)
     return _values_of(view, mixed.to(queries.device), queries), log_sum.to(queries.device).unflatten(
         0, queries.shape[:2]

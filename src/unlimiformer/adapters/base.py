@@ -179,6 +179,11 @@ class Adapter:
         return self.default_window
 
 
+def holds_plain_numbers(parameter: Tensor) -> bool:
+    """Whether a parameter's own numbers can be read: not quantised, not offloaded."""
+    return type(parameter.data) is Tensor and parameter.is_floating_point() and parameter.device.type != "meta"
+
+
 def plain_dtype(module: nn.Module) -> torch.dtype:
     """The floating dtype in which a module computes."""
     return next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)

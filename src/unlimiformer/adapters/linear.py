@@ -33,7 +33,7 @@ def _is_plain(layer: nn.Linear) -> bool:
     """A layer whose stored weight is what its forward multiplies with: no hook, no patch, no tensor subclass."""
     return (
         type(layer) is nn.Linear
-        and type(layer.weight) is nn.Parameter
+        and type(layer.weight.data) is Tensor
         and layer.weight.is_floating_point()
         and layer.weight.device.type != "meta"
         and "forward" not in layer.__dict__

@@ -27,7 +27,10 @@ def quiet_libraries() -> None:
     warnings.filterwarnings("ignore")
     for name in ("torchao", "transformers", "torch"):
         logging.getLogger(name).setLevel(logging.ERROR)
+    import torch.utils._pytree  # sets up a logger of its own
     from transformers.utils import logging as hf_logging
+
+    logging.getLogger(torch.utils._pytree.__name__).setLevel(logging.ERROR)
 
     hf_logging.set_verbosity_error()
     hf_logging.disable_progress_bar()
@@ -53,7 +56,7 @@ def progress_bar(title: str, unit: str = "windows") -> Iterator[Progress]:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=messages, transient=True) as bars:
+    with Progress(*columns, console=messages, transient=True, disable=not messages.is_terminal) as bars:
         task = bars.add_task(title, total=None)
         yield lambda done, of: bars.update(task, completed=done, total=of)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def command(
     file: Annotated[str, typer.Argument(help="A UTF-8 text file, or - for standard input.")],
-    model: Annotated[str, typer.Option(help="A folder saved with save_pretrained, or a hub id.")],
+    model: Annotated[str, typer.Option(help="A name from `unlimiformer models`, a folder, or a hub id.")],
     top_k: Annotated[int | None, typer.Option(help="Tokens each head attends to; default: the model's window.")] = None,
     layers: Annotated[str | None, typer.Option(help="Decoder layers that retrieve, as 0,2,5; default: all.")] = None,
     heads: Annotated[str | None, typer.Option(help="Heads that retrieve, as 0,2,5; default: all.")] = None,
@@ -102,7 +102,8 @@ class Figures:
         """For people."""
         return (
             f"{self.source_tokens:,} source tokens in {self.windows:,} windows · "
-            f"encoded in {self.encode_seconds:.1f} s · {self.new_tokens} tokens at {self.seconds_per_token * 1000:.0f} ms each · "
+            f"encoded in {self.encode_seconds:.1f} s · "
+            f"{self.new_tokens} tokens at {self.seconds_per_token * 1000:.0f} ms each · "
             f"memory {size(self.memory_bytes)}, peak {size(self.peak_bytes)}"
         )
 

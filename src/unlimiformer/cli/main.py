@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..errors import UnlimiformerError
-from . import bench, families, generate
+from . import bench, catalogue, families, generate
 
 app = typer.Typer(
     help="Unlimited-length input for pretrained encoder–decoder transformers.",
@@ -18,6 +18,8 @@ app = typer.Typer(
 )
 app.command("generate")(generate.command)
 app.command("families")(families.command)
+app.add_typer(catalogue.models, name="models")
+app.add_typer(catalogue.texts, name="texts")
 app.add_typer(bench.app, name="bench")
 
 

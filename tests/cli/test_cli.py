@@ -1,0 +1,138 @@
+"""The command line as a user meets it: a process, its streams and its exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from tiny import make
+
+
+def run(*arguments: str, stdin: bytes | None = None, code: int = 0, **environment: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "unlimiformer", *arguments]
+    done = subprocess.run(command, input=stdin, capture_output=True, env={**os.environ, **environment}, timeout=300)
+    assert done.returncode == code, done.stderr.decode()
+    return done
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, tokenizer):
+    """A saved model with its tokenizer."""
+    path = tmp_path_factory.mktemp("models") / "tiny-t5"
+    make("t5").save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return str(path)
+
+
+@pytest.fixture
+def file(tmp_path, book):
+    path = tmp_path / "book.txt"
+    path.write_text(book)
+    return str(path)
+
+
+def test_families_come_from_the_registry():
+    rows = json.loads(run("families", "--json").stdout)
+    assert len(rows) == 25
+    assert all(set(row) == {"family", "status"} and row["status"] == "supported" for row in rows)
+
+
+def test_generate_streams_text_and_closes_with_figures(folder, file):
+    done = run("generate", file, "--model", folder, "--max-new-tokens", "5", "--min-new-tokens", "5", "--top-k", "9")
+    assert len(done.stdout.split()) == 5
+    assert all(word.startswith((b"w", b"<")) for word in done.stdout.split())
+    line = b" ".join(done.stderr.split()).decode()
+    assert "202 source tokens in 12 windows" in line
+    assert "5 tokens at" in line and "ms each" in line and "memory" in line
+
+
+def test_generate_reads_standard_input_and_prints_json(folder, file, book):
+    options = ("--model", folder, "--max-new-tokens", "4", "--min-new-tokens", "4", "--json")
+    by_file = json.loads(run("generate", file, *options).stdout)
+    by_stdin = json.loads(run("generate", "-", *options, stdin=book.encode()).stdout)
+    assert by_file["text"] == by_stdin["text"]
+    assert by_file["source_tokens"] == 202 and by_file["new_tokens"] == 4 and by_file["memory_bytes"] == 202 * 32 * 4
+    beams = json.loads(run("generate", file, *options, "--num-beams", "3", "--dtype", "int8").stdout)
+    assert beams["memory_bytes"] == 202 * 36
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["{missing}", "--model", "{model}"], "missing.txt does not exist; give the path of a text file"),
+        (["{empty}", "--model", "{model}"], "empty.txt is empty; expected a text"),
+        (["{latin}", "--model", "{model}"], "latin.txt is not UTF-8 (byte 3 is 0xe9)"),
+        (["{file}", "--model", "{model}", "--top-k", "0"], "top_k is 0; expected a whole number of at least 1"),
+        (["{file}", "--model", "{model}", "--overlap", "1"], "overlap is 1.0; expected 0 <= overlap < 1"),
+        (["{file}", "--model", "{model}", "--overlap", "-0.2"], "overlap is -0.2"),
+        (["{file}", "--model", "{model}", "--layers", "a"], "--layers is 'a'; expected numbers with commas"),
+        (["{file}", "--model", "{model}", "--layers", "7"], "layers is [7]; the decoder has 2"),
+        (["{file}", "--model", "{model}", "--dtype", "int3"], "dtype is 'int3'; expected one of"),
+        (["{file}", "--model", "{model}", "--prefix", "w1 " * 99], "the prefix has 100 tokens and the window 32"),
+        (["{file}", "--model", "{nothing}"], "has no config.json"),
+        (["{file}", "--model", "nobody/nothing"], "cannot load 'nobody/nothing'"),
+        (["{file}", "--model", "{model}", "--device", "tpu9"], "device is 'tpu9' and cannot be used"),
+        (["{file}", "--model", "{nan}"], "has NaN or infinite numbers"),
+        (["{file}", "--model", "{misfit}"], "expected the model's own tokenizer"),
+    ],
+    ids=lambda value: None if isinstance(value, list) else value[:40],
+)
+def test_bad_input_is_one_line_and_exit_code_2(folder, file, tmp_path, tokenizer, arguments, words):
+    (tmp_path / "empty.txt").write_text(" \n")
+    (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
+    (tmp_path / "nothing").mkdir()
+    places = {"file": file, "model": folder, "missing": "missing.txt", "nothing": str(tmp_path / "nothing")}
+    places |= {name: str(tmp_path / f"{name}.txt") for name in ("empty", "latin")}
+    for name in ("nan", "misfit"):
+        places[name] = str(tmp_path / name)
+        if f"{{{name}}}" in arguments:
+            model = make("t5")
+            if name == "nan":
+                model.shared.weight.data[3, 3] = float("nan")
+            else:
+                model.resize_token_embeddings(40)
+            model.save_pretrained(tmp_path / name)
+            tokenizer.save_pretrained(tmp_path / name)
+    before = sorted(p for p in tmp_path.rglob("*") if p.is_file())
+    done = run("generate", *(a.format(**places) for a in arguments), code=2)
+    message = done.stderr.decode()
+    assert message.startswith("error: ") and message.count("\n") == 1
+    assert words in message
+    assert "Traceback" not in message
+    assert not done.stdout
+    assert sorted(p for p in tmp_path.rglob("*") if p.is_file()) == before
+
+
+def test_standard_input_that_is_not_utf8(folder):
+    done = run("generate", "-", "--model", folder, stdin=b"caf\xe9", code=2)
+    assert b"standard input is not UTF-8" in done.stderr
+
+
+def test_bench_decode_writes_rows_and_a_picture(tmp_path, monkeypatch):
+    """The shape of the result, on lengths that take seconds."""
+    out = tmp_path / "decode.json"
+    run(
+        "bench",
+        "decode",
+        "--lengths",
+        "64,200",
+        "--new-tokens",
+        "1",
+        "--repeats",
+        "1",
+        "--top-k",
+        "32",
+        "--json",
+        str(out),
+    )
+    rows = json.loads(out.read_text())["rows"]
+    assert set(rows[0]) == {"method", "dtype", "tokens", "ms_per_token", "ratio_to_truncated", "bytes_per_source_token"}
+    methods = {(row["method"], row["dtype"]) for row in rows if row["tokens"] == 200}
+    others = {("truncated", "float32"), ("retrieve-then-project", "float32"), ("all-layers-kv", "float32")}
+    assert methods == others | {("ours", dtype) for dtype in ("float32", "bfloat16", "int8")}
+    assert all(row["bytes_per_source_token"] <= 1.1 * 768 * 4 for row in rows if row["method"] == "ours")
+    assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    run("bench", "decode", "--lengths", "0", code=2)
