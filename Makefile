@@ -1,6 +1,7 @@
 # make setup   a virtual environment in .venv with the package and all extras
 # make test    lint, types and every test
 # make lint    lint and types alone
+# make demo    a real model answers questions over a whole play; needs nothing but the package index
 # make bench   the decoding benchmark; results in bench/results
 PYTHON ?= python3
 VENV := .venv
@@ -8,7 +9,7 @@ BIN := $(VENV)/bin
 TORCH ?= 2.13.0
 TESTS ?= tests
 
-.PHONY: setup test lint bench clean
+.PHONY: setup test lint demo bench clean
 
 setup: $(VENV)/.ready
 
@@ -33,8 +34,12 @@ lint: setup
 test: lint
 	$(BIN)/python -m pytest -n 2 $(TESTS)
 
+demo: setup
+	$(BIN)/unlimiformer demo
+
 bench: setup
 	$(BIN)/unlimiformer bench decode --lengths 1024,16384,131072 --json bench/results/decode.json
+	$(BIN)/unlimiformer bench encode --json bench/results/encode.json
 
 clean:
 	rm -rf $(VENV) build src/*.egg-info

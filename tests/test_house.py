@@ -18,7 +18,7 @@ FLOORS = [
     {"retrieval", "reading", "checks", "loading"},
     {"install"},
     {"model"},
-    {"benchmarks"},
+    {"benchmarks", "demo"},
     {"cli"},
 ]
 

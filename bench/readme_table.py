@@ -1,0 +1,35 @@
+"""Puts the rows of results/decode.json into the README's table: `python bench/readme_table.py`."""
+
+import json
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+BLOCK = re.compile(r"<!-- table: bench/results/decode.json -->\n.*?(?=\n```bash)", re.S)
+
+
+def table() -> str:
+    """Methods down, lengths across; each cell has milliseconds and the ratio to the truncated model."""
+    rows = json.loads((ROOT / "bench/results/decode.json").read_text())["rows"]
+    lengths = sorted({row["tokens"] for row in rows})
+    lines = ["| method | store | bytes a source token | " + " | ".join(f"{n:,} tokens" for n in lengths) + " |"]
+    lines.append("|" + "---|" * (3 + len(lengths)))
+    seen = dict.fromkeys((row["method"], row["dtype"]) for row in rows)
+    for method, dtype in seen:
+        cells = {row["tokens"]: row for row in rows if (row["method"], row["dtype"]) == (method, dtype)}
+        size = f"{next(iter(cells.values()))['bytes_per_source_token']:,.0f}"
+        text = [f"{cells[n]['ms_per_token']:.0f} ms ({cells[n]['ratio_to_truncated']:.2f} ×)" for n in lengths]
+        name = "truncated to 1,024" if method == "truncated" else f"**{method}**" if method == "ours" else method
+        lines.append(f"| {name} | {dtype} | {size} | " + " | ".join(text) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Rewrites the README."""
+    readme = ROOT / "README.md"
+    block = f"<!-- table: bench/results/decode.json -->\n{table()}"
+    readme.write_text(BLOCK.sub(lambda _: block, readme.read_text()))
+
+
+if __name__ == "__main__":
+    main()

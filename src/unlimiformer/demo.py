@@ -1,0 +1,130 @@
+"""One model, one long text, some questions: what the truncated model answers, what it answers with all of the text.
+
+Knows how to ask and to measure; how it is printed is the command's business.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from .encoding import Progress
+from .errors import UnlimiformerError
+from .model import Output, Unlimiformer
+from .provenance import Passage
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One question's two answers, and where the second came from."""
+
+    question: str
+    truncated: str
+    unlimited: str
+    passages: list[Passage]
+    source_tokens: int
+    memory_bytes: int
+    encode_seconds: float
+    answer_seconds: float
+    output: Output
+
+    def figures(self) -> dict[str, Any]:
+        """All but the tensors."""
+        plain = {name: value for name, value in vars(self).items() if name not in ("output", "passages")}
+        return {**plain, "passages": [asdict(passage) for passage in self.passages]}
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A sentence that stands nowhere in the text until it is planted there, and the question that it answers."""
+
+    place: float
+    sentence: str
+    question: str
+
+
+FACTS = (
+    Fact(0.20, "The harbour master of Lisbon is called Duarte.", "What is the harbour master of Lisbon called?"),
+    Fact(0.35, "The code of the vault in Prague is 48213.", "What is the code of the vault in Prague?"),
+    Fact(0.65, "The painter Marit Solberg lives in Bergen.", "Where does the painter Marit Solberg live?"),
+)
+
+
+def plant(text: str, facts: Sequence[Fact]) -> str:
+    """The text with each fact as a paragraph of its own, at the first empty line after its place."""
+    lines = text.split("\n")
+    for fact in sorted(facts, key=lambda fact: fact.place, reverse=True):
+        at = int(len(lines) * fact.place)
+        while at < len(lines) and lines[at].strip():
+            at += 1
+        lines.insert(at, f"\n{fact.sentence}\n")
+    return "\n".join(lines)
+
+
+def ask(
+    wrapped: Unlimiformer,
+    text: str,
+    questions: Sequence[str],
+    form: str = "{question}",
+    progress: Progress | None = None,
+) -> Iterator[Answer]:
+    """Asks each question twice: of the text's first window, and of all of it, with the question before every window."""
+    settings: dict[str, Any] = {"max_new_tokens": 24, "do_sample": False, "num_beams": 1}
+    for question in questions:
+        prefix = form.format(question=question)
+        truncated = _truncated(wrapped, prefix + text, settings)
+        started = time.perf_counter()
+        memory = wrapped.index(text, prefix=prefix, progress=progress)
+        encoded = time.perf_counter()
+        output = wrapped.generate(memory, provenance=True, **settings)
+        answered = time.perf_counter()
+        passages = output.provenance.passages(count=2, tokens=40)
+        yield Answer(
+            question,
+            truncated,
+            output.text,
+            passages,
+            len(memory),
+            memory.nbytes,
+            encoded - started,
+            answered - encoded,
+            output,
+        )
+
+
+def _truncated(wrapped: Unlimiformer, text: str, settings: dict[str, Any]) -> str:
+    """The plain model's answer to as much as its window holds; such input takes its own path."""
+    inputs = wrapped.tokenizer(text, truncation=True, max_length=wrapped.window, return_tensors="pt")
+    inputs = {name: inputs[name].to(wrapped.model.device) for name in ("input_ids", "attention_mask")}
+    made = wrapped.model.generate(**inputs, **settings)
+    return wrapped.tokenizer.decode(made[0], skip_special_tokens=True)
+
+
+def draw(answers: Sequence[Answer], path: Path, title: str) -> None:
+    """A strip a question: where in the text its attention fell, and where the truncated model's input ends."""
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+    except ImportError:
+        raise UnlimiformerError("the picture needs matplotlib: pip install 'unlimiformer[bench]'") from None
+    figure, axes = pyplot.subplots(len(answers), 1, figsize=(8, 0.5 + 1.15 * len(answers)), squeeze=False, sharex=True)
+    for axis, answer in zip(axes[:, 0], answers, strict=True):
+        provenance = answer.output.provenance
+        assert provenance is not None
+        weights = provenance.weights[answer.output.memory.prefix_tokens :]
+        bins = min(400, weights.shape[0])
+        share = [float(part.sum()) for part in weights.tensor_split(bins)]
+        tokens = answer.source_tokens - answer.output.memory.prefix_tokens
+        axis.bar([tokens * (i + 0.5) / bins for i in range(bins)], share, width=tokens / bins, color="#2a6fb0")
+        axis.axvspan(0, min(512, tokens), color="#d9534f", alpha=0.25, lw=0)
+        axis.set(yticks=[], xlim=(0, tokens))
+        axis.set_title(f"{answer.question}  →  {answer.unlimited}", fontsize=9, loc="left")
+    axes[-1, 0].set_xlabel(f"tokens of {title}; red: all that the truncated model reads", fontsize=9)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)

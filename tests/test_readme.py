@@ -1,0 +1,97 @@
+"""Every command of the README and of the docs runs; the README's table is that of the kept results.
+
+They run with the real model and text of the catalogue, out of the package index. Long benches run on small lengths.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+SHELL = [
+    line.strip()
+    for file in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    for block in re.findall(r"```bash\n(.*?)```", file.read_text(), re.S)
+    for line in block.splitlines()
+    if line.strip()
+]
+NOT_HERE = ("git clone",)  # a clone has been made when this runs
+
+
+def _small(command: str, folder: Path) -> str:
+    """The same command on small lengths, writing to a scratch folder."""
+    command = re.sub(r"--lengths \S+", "--lengths 64,128 --new-tokens 1 --repeats 1", command)
+    command = command.replace("bench encode", "bench encode --tokens 1500 --repeats 1")
+    return re.sub(r"--(json|picture) (\S+)", lambda m: f"--{m[1]} {folder / Path(m[2]).name}", command)
+
+
+@pytest.mark.parametrize("command", [line for line in SHELL if not line.startswith(NOT_HERE)])
+def test_shell(command, tmp_path):
+    bin_folder = str(Path(sys.executable).parent)
+    environment = {**os.environ, "PATH": bin_folder + os.pathsep + os.environ["PATH"]}
+    done = subprocess.run(
+        ["bash", "-ec", _small(command, tmp_path)],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() or done.stderr.strip()
+    if command == "make demo":
+        assert done.stdout.count("truncated to the window") >= 3
+        assert done.stdout.count("unlimited") >= 3
+        assert "of its attention" in done.stdout
+
+
+def test_commands_were_found():
+    assert "make demo" in SHELL
+    assert sum(shlex.split(line)[0] == "unlimiformer" for line in SHELL) >= 6
+
+
+def test_python(capsys):
+    """The README's Python, as one program."""
+    code = "\n".join(re.findall(r"```python\n(.*?)```", README, re.S))
+    assert "Unlimiformer.from_pretrained" in code and "with Unlimiformer(model" in code
+    scope: dict = {}
+    exec(code, scope)
+    assert "Passage(start=" in capsys.readouterr().out
+    assert scope["made"].shape[1] > 1
+    assert not any("forward" in module.__dict__ for module in scope["model"].modules())
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
+def test_examples(example, tmp_path):
+    from unlimiformer.catalogue import get_model, get_text
+
+    get_model("flan-t5-small")
+    text = tmp_path / "text.txt"
+    text.write_text(get_text("shakespeare/macbeth").read_text()[:9000])
+    done = subprocess.run([sys.executable, example, "flan-t5-small", text], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_the_table_is_that_of_the_kept_results():
+    spec = importlib.util.spec_from_file_location("readme_table", ROOT / "bench" / "readme_table.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.table() in README
+
+
+def test_the_tree_names_every_room():
+    rooms = {
+        p.name for p in (ROOT / "src" / "unlimiformer").iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()
+    }
+    for room in rooms - {"__init__.py", "__main__.py", "errors.py", "paths.py"}:
+        assert room in README, room
