@@ -70,6 +70,15 @@ def test_one_head_retrieving_equals_one_head_over_everything(model):
     assert relative(_logits(model, ids, top_k=ALL, layers=(1,), heads=(1,)), expected) < 2e-5
 
 
+def test_a_memory_without_a_first_window_is_refused_where_one_is_needed(model):
+    ids = random_ids(LONG)
+    with Unlimiformer(model, window=WINDOW) as u:
+        memory = u.index(ids)
+    u = Unlimiformer(model, window=WINDOW, layers=(0,))
+    with u, pytest.raises(UnlimiformerError, match="index the text again"):
+        u.generate(memory, max_new_tokens=2)
+
+
 def test_window_and_overlap_change_the_states(model):
     ids = random_ids(1, LONG)
     for window, overlap in ((16, 0.5), (32, 0.0), (24, 0.75)):

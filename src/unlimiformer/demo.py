@@ -25,6 +25,7 @@ class Answer:
     truncated: str
     unlimited: str
     passages: list[Passage]
+    window: int
     source_tokens: int
     memory_bytes: int
     encode_seconds: float
@@ -87,6 +88,7 @@ def ask(
             truncated,
             output.text,
             passages,
+            wrapped.window,
             len(memory),
             memory.nbytes,
             encoded - started,
@@ -121,7 +123,7 @@ def draw(answers: Sequence[Answer], path: Path, title: str) -> None:
         share = [float(part.sum()) for part in weights.tensor_split(bins)]
         tokens = answer.source_tokens - answer.output.memory.prefix_tokens
         axis.bar([tokens * (i + 0.5) / bins for i in range(bins)], share, width=tokens / bins, color="#2a6fb0")
-        axis.axvspan(0, min(512, tokens), color="#d9534f", alpha=0.25, lw=0)
+        axis.axvspan(0, min(answer.window, tokens), color="#d9534f", alpha=0.25, lw=0)
         axis.set(yticks=[], xlim=(0, tokens))
         axis.set_title(f"{answer.question}  →  {answer.unlimited}", fontsize=9, loc="left")
     axes[-1, 0].set_xlabel(f"tokens of {title}; red: all that the truncated model reads", fontsize=9)

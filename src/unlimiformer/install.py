@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
 
 from .adapters import Adapter, Call, CrossAttention
-from .adapters.base import plain_dtype
+from .adapters.base import plain_device, plain_dtype
 from .encoding import Encode
 from .errors import UnlimiformerError, UnsupportedModelError
 from .memory import Memory
@@ -126,10 +126,8 @@ class Installation:
         """What the encoder would return for inputs that are these memories."""
         for view in self.attentions:
             view.forget()  # weights may have changed since the last input
-        parameter = next(self.encoder.parameters())
-        width = memories[0].store.width
-        device = parameter.device if parameter.device.type != "meta" else torch.device("cpu")
-        rows = self.switchboard.placeholder(memories, width, plain_dtype(self.encoder), device)
+        dtype, device = plain_dtype(self.encoder), plain_device(self.encoder)
+        rows = self.switchboard.placeholder(memories, memories[0].store.width, dtype, device)
         return PlaceholderOutput(last_hidden_state=rows)  # type: ignore[arg-type]
 
     def encode(self, ids: Tensor, aligned: dict[str, Tensor], **others: Any) -> Tensor:

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from .adapters import Adapter, adapter_for
-from .adapters.base import plain_dtype
 from .checks import check_tokenizer, check_weights, verify_guess
 from .config import UnlimiformerConfig
 from .encoding import Progress
@@ -69,10 +68,9 @@ class Unlimiformer:
         self._reader = Reader(
             self.config,
             tokenizer,
+            adapter.encoder(base),
             self.window,
             vocabulary,
-            _device(base),
-            plain_dtype(adapter.encoder(base)),
             fingerprint(base, self.window, self.config.overlap, self.config.compute_dtype),
         )
         always_read = self.config.prefix is not None
@@ -225,8 +223,3 @@ def _policies(installation: Installation, config: UnlimiformerConfig, top_k: int
             raise UnlimiformerError(f"{name} is {list(chosen)}; the decoder has {limit}, counted from 0")
     layers = range(len(attentions)) if config.layers is None else config.layers
     return [Policy(top_k, layer in layers, config.heads) for layer in range(len(attentions))]
-
-
-def _device(model: Any) -> torch.device:
-    device = next(model.parameters()).device
-    return device if device.type != "meta" else torch.device("cpu")

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from .adapters.base import plain_device, plain_dtype
 from .config import UnlimiformerConfig
 from .datastore import DTYPES, ExactStore
 from .encoding import Encode, Piece, Progress, Source, encode_windows, plan
@@ -20,15 +21,19 @@ from .sources import Text, opening_ids, tokenize
 
 @dataclass(frozen=True)
 class Reader:
-    """How one wrapped model reads: `states_dtype` is its own, used for the store when no other was asked for."""
+    """How one wrapped model reads; `encoder` is asked for its device and dtype only."""
 
     config: UnlimiformerConfig
     tokenizer: Any
+    encoder: nn.Module
     window: int
     vocabulary: int
-    device: torch.device
-    states_dtype: torch.dtype
     fingerprint: str
+
+    @property
+    def device(self) -> torch.device:
+        """Where token ids must be."""
+        return plain_device(self.encoder)
 
     def read_texts(
         self, texts: Sequence[Text], prefixes: Sequence[str] | None, encode: Encode, progress: Progress | None = None
@@ -118,7 +123,7 @@ class Reader:
 
     def _new_memory(self, source: Source, piece: Piece, rows: int | None) -> Memory:
         config = self.config
-        dtype = DTYPES[config.dtype] if config.dtype else self.states_dtype
+        dtype = DTYPES[config.dtype] if config.dtype else plain_dtype(self.encoder)
         if dtype not in DTYPES.values():
             dtype = torch.float32  # float16 would lose range
         store = ExactStore.empty(

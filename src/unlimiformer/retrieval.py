@@ -14,6 +14,7 @@ from torch import Tensor
 from .adapters import CrossAttention
 from .attention import attend_dense, fold_queries, folding_is_cheaper, merge, unfold_values, weigh
 from .datastore import Hits
+from .errors import UnlimiformerError
 from .memory import Memory
 from .provenance import Listener
 
@@ -43,7 +44,11 @@ def attend(
 
 
 def _attend_first_window(view: CrossAttention, queries: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
-    assert memory.first_window is not None, "kept whenever some layer or head does not retrieve"
+    if memory.first_window is None:
+        raise UnlimiformerError(
+            "the memory was made for a model in which all layers and heads retrieve; with layers or heads set, "
+            "index the text again"
+        )
     states = memory.first_window.to(queries)
     return attend_dense(queries, view.keys(states), view.values(states), None, view.softcap, view.dropout)
 

@@ -187,3 +187,9 @@ def holds_plain_numbers(parameter: Tensor) -> bool:
 def plain_dtype(module: nn.Module) -> torch.dtype:
     """The floating dtype in which a module computes."""
     return next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
+
+
+def plain_device(module: nn.Module) -> torch.device:
+    """Where a module takes its input; offloaded weights are brought to the CPU when they are used."""
+    device = next(module.parameters()).device
+    return device if device.type != "meta" else torch.device("cpu")
