@@ -1,4 +1,4 @@
-"""What every test has: no network, its own cache folder, two threads, and the printed oracles at the end."""
+"""What every test has: no model hub, one thread a worker, and the oracles' figures printed at the end."""
 
 from __future__ import annotations
 
@@ -13,18 +13,6 @@ import transformers
 
 torch.set_num_threads(int(os.environ.get("TEST_THREADS", "1")))
 transformers.utils.logging.set_verbosity_error()
-
-_DIFFERENCES: dict[str, float] = {}
-
-
-@pytest.fixture
-def record_difference(record_property):
-    """Notes the largest difference from an oracle; all are printed after the run."""
-
-    def note(name: str, value: float) -> None:
-        record_property(name, value)
-
-    return note
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -188,6 +188,51 @@ def test_old_encoder_outputs_are_refused_not_misread(model):
             model(encoder_outputs=first, decoder_input_ids=random_ids(1, 2))
 
 
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
+def test_inference_mode(model, mode):
+    settings = {"max_new_tokens": 4, "min_new_tokens": 4, "do_sample": False}
+    with Unlimiformer(model, window=WINDOW, top_k=8) as u:
+        expected = model.generate(**_inputs(), **settings)
+        memory = u.index(random_ids(LONG))
+        with mode():
+            assert torch.equal(model.generate(**_inputs(), **settings), expected)
+            assert torch.equal(u.generate(memory, **settings).sequences, u.generate(memory, **settings).sequences)
+
+
+def test_a_removed_wrapper_refuses_to_work(model):
+    with Unlimiformer(model, window=WINDOW) as u:
+        memory = u.index(random_ids(LONG))
+    for use in (lambda: u.generate(memory), lambda: u.index(random_ids(LONG))):
+        with pytest.raises(UnlimiformerError, match="the wrapper was removed"):
+            use()
+
+
+@pytest.mark.parametrize("dtype", [None, "int8"])
+def test_a_text_within_the_window_gives_the_models_own_output_whatever_top_k(model, dtype):
+    ids = random_ids(1, WINDOW - 4)
+    settings = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False, "output_logits": True}
+    plain = model.generate(input_ids=ids, return_dict_in_generate=True, **settings)
+    with Unlimiformer(model, window=WINDOW, top_k=1, dtype=dtype, layers=(0,), heads=(1,)) as u:
+        assert torch.equal(u.generate(ids[0], **settings).sequences, plain.sequences)
+
+
+def test_only_key_and_value_projections_trained(model):
+    """Their gradients must not be lost when neither queries nor states need any."""
+    inputs, labels = _inputs(), random_ids(1, 6, seed=9)
+    trained = [n for n, _ in model.named_parameters() if ("encoder_attn" in n or "EncDecAttention" in n)]
+    trained = [n for n in trained if any(f".{p}." in n for p in ("k_proj", "v_proj", "k", "v"))]
+    assert len(trained) >= 4
+    grads = []
+    for everything in (True, False):
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(everything or name in trained)
+        model.zero_grad()
+        with Unlimiformer(model, window=WINDOW, top_k=9):
+            model(**inputs, labels=labels).loss.backward()
+        grads.append({name: dict(model.named_parameters())[name].grad.clone() for name in trained})
+    assert all(torch.allclose(grads[0][name], grads[1][name], atol=1e-6) for name in trained)
+
+
 def test_wrapping_twice_is_refused_and_changes_nothing(model):
     with Unlimiformer(model, window=WINDOW):
         with pytest.raises(UnlimiformerError, match="wrapped already"):

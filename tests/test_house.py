@@ -17,6 +17,7 @@ FLOORS = [
     {"provenance"},
     {"retrieval", "reading", "checks", "loading"},
     {"install"},
+    {"verification"},
     {"model"},
     {"benchmarks", "demo"},
     {"cli"},

@@ -28,6 +28,36 @@ def test_text_path_ids_and_pieces_are_the_same_input(model, tokenizer, book, tmp
     assert all(out == outs[0] for out in outs)
 
 
+def test_what_is_no_single_input_is_refused(model, tokenizer, book):
+    with Unlimiformer(model, tokenizer, window=WINDOW) as u:
+        for wrong, words in (
+            (random_ids(2, 50), r"shape \(2, 50\)"),
+            (torch.rand(50), "expected whole numbers"),
+            (tokenizer(book), "of a tokenizer's answer, give its input_ids"),
+            ([book.encode()], "not text"),
+            (7, "the input is a int"),
+        ):
+            with pytest.raises(UnlimiformerError, match=words):
+                u.index(wrong)
+        assert len(u.index(random_ids(1, 50))) == len(u.index(random_ids(50).numpy())) == 50
+
+
+def test_a_word_that_opens_text_and_prefix_stays_in_both():
+    """T5 opens an input with no special token: only those may be dropped before a prefix."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    core = Tokenizer(
+        models.WordLevel({"<pad>": 0, "<s>": 1, "</s>": 2, "the": 3, "play": 4, "what": 5}, unk_token="play")
+    )
+    core.pre_tokenizer = pre_tokenizers.Whitespace()
+    plain = PreTrainedTokenizerFast(tokenizer_object=core, pad_token="<pad>", eos_token="</s>", bos_token="<s>")
+    with Unlimiformer(make("t5"), plain, window=WINDOW) as u:
+        memory = u.index("the play the play", prefix="the what")
+    assert memory.token_ids.tolist() == [3, 5, 3, 4, 3, 4]
+    assert memory.offsets.tolist()[2] == [0, 3]
+
+
 def test_offsets_lead_back_to_the_text(model, tokenizer, book):
     with Unlimiformer(model, tokenizer, window=WINDOW) as u:
         memory = u.index(book)
@@ -72,6 +102,9 @@ def test_ids_beyond_the_vocabulary_are_refused(model):
 
 def test_a_tokenizer_that_does_not_fit_is_refused(model, tokenizer):
     big = make("bart")
+    big.config.pad_token_id, big.config.eos_token_id, big.config.bos_token_id = 40, 41, 42
+    with pytest.raises(UnlimiformerError, match=r"other special tokens \(pad_token_id 0 and 40"):
+        Unlimiformer(big, tokenizer)
     big.resize_token_embeddings(50)
     with pytest.raises(UnlimiformerError, match=r"the tokenizer's ids go up to .* and the model has 50 embeddings"):
         Unlimiformer(big, tokenizer)

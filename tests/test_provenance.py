@@ -42,6 +42,18 @@ def test_listening_changes_nothing(tokenizer, book):
     assert torch.isclose(heard.provenance.weights.sum(), torch.tensor(1.0))
 
 
+def test_heads_that_do_not_retrieve_are_not_heard(tokenizer, book):
+    """One head alone and that head among all: what is heard of it is the same."""
+    model = make("bart")
+    heard = {}
+    for heads in ((1,), (2,), (1, 2)):
+        with Unlimiformer(model, tokenizer, window=WINDOW, top_k=9, layers=(0,), heads=heads) as u:
+            settings = {**SETTINGS, "max_new_tokens": 1, "min_new_tokens": 1}
+            heard[heads] = u.generate(book, provenance=True, **settings).provenance.weights
+    assert torch.allclose(heard[1, 2], (heard[1,] + heard[2,]) / 2, atol=1e-5)
+    assert not torch.allclose(heard[1,], heard[2,], atol=1e-3)
+
+
 def test_each_input_of_a_batch_has_its_own(tokenizer, book):
     model = make("t5")
     with Unlimiformer(model, tokenizer, window=WINDOW, top_k=9) as u:

@@ -52,6 +52,7 @@ def test_shell(command, tmp_path):
         assert done.stdout.count("truncated to the window") >= 3
         assert done.stdout.count("unlimited") >= 3
         assert "of its attention" in done.stdout
+        assert all(word in done.stdout for word in ("unlimited                 Duarte", "48213", "Bergen"))
 
 
 def test_commands_were_found():

@@ -7,7 +7,7 @@ import torch
 from oracle import concatenated_states, logits_over, relative
 from tiny import WINDOW, make, random_ids
 
-from unlimiformer import Unlimiformer, UnsupportedModelError
+from unlimiformer import Unlimiformer, UnlimiformerError, UnsupportedModelError
 from unlimiformer.adapters import ADAPTERS
 
 LONG = 150
@@ -122,15 +122,61 @@ def test_an_unknown_model_that_cannot_be_guessed_is_refused(unknown_family, name
     assert not any("forward" in module.__dict__ for module in model.modules())
 
 
-def test_a_guess_that_gives_other_numbers_is_refused(unknown_family, monkeypatch):
+@pytest.mark.parametrize("settings", [{}, {"top_k": 1}, {"prefix": "w1 w2"}, {"dtype": "int8"}])
+def test_a_guess_is_verified_whatever_the_settings(unknown_family, tokenizer, settings):
+    unknown_family("bart")
+    Unlimiformer(make("bart"), tokenizer, window=WINDOW, **settings).remove()
+
+
+@pytest.mark.parametrize("settings", [{}, {"top_k": 1}, {"prefix": "w1 w2"}, {"dtype": "int8"}])
+def test_a_guess_that_gives_other_numbers_is_refused(unknown_family, monkeypatch, tokenizer, settings):
     from unlimiformer.adapters.generic import _GuessedAttention
 
     unknown_family("bart")
     monkeypatch.setattr(_GuessedAttention, "scaling", property(lambda self: 1.0))
     model = make("bart")
     with pytest.raises(UnsupportedModelError, match="gave other results than the model"):
-        Unlimiformer(model, window=WINDOW)
+        Unlimiformer(model, tokenizer, window=WINDOW, **settings)
     assert not any("forward" in module.__dict__ for module in model.modules())
+
+
+def test_global_attention_of_led_is_cut_with_the_ids():
+    """By hand: each window gets its own stretch of the mask."""
+    from unlimiformer.chunking import plan_windows
+
+    model, ids = make("led"), random_ids(1, LONG)
+    marks = torch.zeros_like(ids)
+    marks[0, ::10] = 1
+    parts = []
+    for win in plan_windows(LONG, WINDOW):
+        piece, mark = ids[:, win.start : win.end], marks[:, win.start : win.end]
+        with torch.no_grad():
+            states = model.get_encoder()(piece, attention_mask=torch.ones_like(piece), global_attention_mask=mark)[0]
+        parts.append(states[:, win.keep_start - win.start : win.keep_end - win.start])
+    expected = logits_over(model, torch.cat(parts, dim=1), _target())
+    with Unlimiformer(model, window=WINDOW, top_k=ALL), torch.no_grad():
+        call = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "decoder_input_ids": _target()}
+        got = model(**call, global_attention_mask=marks).logits
+        without = model(**call).logits
+    assert relative(got, expected) < 2e-5
+    assert relative(got, without) > 1e-3
+
+
+def test_router_logits_of_a_long_input_are_refused():
+    ids = random_ids(1, LONG)
+    with (
+        Unlimiformer(make("switch_transformers"), window=WINDOW) as u,
+        pytest.raises(UnlimiformerError, match="router"),
+    ):
+        u.model(input_ids=ids, labels=_target(), output_router_logits=True)
+
+
+def test_learned_prompts_are_refused():
+    from peft import PrefixTuningConfig, get_peft_model
+
+    tuned = get_peft_model(make("bart"), PrefixTuningConfig(task_type="SEQ_2_SEQ_LM", num_virtual_tokens=2))
+    with pytest.raises(UnsupportedModelError, match="learned prompts"):
+        Unlimiformer(tuned)
 
 
 def test_a_model_that_uses_prompts_inside_attention_is_refused():

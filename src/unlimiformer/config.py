@@ -10,7 +10,7 @@ from .errors import UnlimiformerError
 
 StoreName = Literal["exact"]
 DTypeName = Literal["float32", "bfloat16", "int8"]
-ComputeName = Literal["float32", "bfloat16"]
+ComputeName = Literal["bfloat16"]
 
 
 @dataclass(frozen=True)

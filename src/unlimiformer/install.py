@@ -49,7 +49,7 @@ class Switchboard:
     def __init__(self) -> None:
         self._memories: WeakValueDictionary[int, Memory] = WeakValueDictionary()
         self._last: list[Memory] = []
-        self._seen: tuple[Tensor, int, list[Memory] | None] | None = None
+        self._seen: tuple[Tensor, int | None, list[Memory] | None] | None = None
 
     def placeholder(self, memories: list[Memory], width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         """A state (B, 1, D) for each memory."""
@@ -67,11 +67,17 @@ class Switchboard:
         """The memory of each row of a placeholder (B, 1, D); None for real states."""
         if states is None or states.shape[1] != 1 or states.shape[2] < _HEAD:
             return None
-        if self._seen is not None and self._seen[0] is states and self._seen[1] == states._version:
-            return self._seen[2]
+        version = None if states.is_inference() else states._version  # inference tensors are never changed in place
+        seen = self._seen
+        if seen is not None and seen[0] is states and seen[1] == version:
+            return seen[2]
         found = self._read(states.detach()[:, 0].float().cpu())
-        self._seen = (states, states._version, found)
+        self._seen = (states, version, found)
         return found
+
+    def clear(self) -> None:
+        """Forgets all memories that nobody else holds."""
+        self._last, self._seen = [], None
 
     def _read(self, rows: Tensor) -> list[Memory] | None:
         marked = (rows[:, : len(_MARK)] == torch.tensor(_MARK)).all() and (rows[:, _HEAD:] == 0).all()
@@ -121,6 +127,12 @@ class Installation:
         """Every forward is the original object again."""
         while self._undo:
             self._undo.pop()()
+        self.switchboard.clear()
+
+    @property
+    def applied(self) -> bool:
+        """Whether the hooks are in the model."""
+        return bool(self._undo)
 
     def output(self, memories: list[Memory]) -> PlaceholderOutput:
         """What the encoder would return for inputs that are these memories."""
@@ -163,6 +175,11 @@ class Installation:
                 )
             if ids is None or (ids.shape[1] <= self._window and not self._always_read):
                 return original(*args, **kwargs)
+            if given.get("output_router_logits"):
+                raise UnlimiformerError(
+                    "output_router_logits was asked for with an input longer than the window, whose windows are routed "
+                    "one by one: leave it out"
+                )
             mask = given.pop("attention_mask", None)
             as_dict = given.get("return_dict") is not False
             aligned, others = _split_arguments(given, ids)

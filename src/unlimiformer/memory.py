@@ -70,9 +70,7 @@ class Memory:
                 "sha256": {"states.safetensors": _sha256(made / "states.safetensors")},
             }
             (made / "memory.json").write_text(json.dumps(about, indent=1) + "\n")
-            if target.exists():
-                os.replace(target, Path(building) / "old")
-            os.replace(made, target)
+            _replace_folder(made, target, aside=Path(building) / "old")
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Memory:
@@ -111,6 +109,19 @@ class Memory:
         return {name: array.detach().cpu().contiguous() for name, array in arrays.items() if array is not None}
 
 
+def _replace_folder(made: Path, target: Path, aside: Path) -> None:
+    """Puts one folder in another's place; where that fails, the old one is back."""
+    if not target.exists():
+        os.replace(made, target)
+        return
+    os.replace(target, aside)
+    try:
+        os.replace(made, target)
+    except OSError:
+        os.replace(aside, target)
+        raise
+
+
 def fingerprint(model: Any, *settings: Any) -> str:
     """Tells memories of one model and setting from all others: config, shapes and samples of the encoder's weights."""
     digest = hashlib.sha256()
@@ -132,6 +143,9 @@ def _read_about(source: Path) -> dict[str, Any]:
         raise UnlimiformerError(f"{source} is not a memory: it has no memory.json; make one with index()") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise UnlimiformerError(f"{source}/memory.json cannot be read ({error}); index the text again") from None
+    needed = ("fingerprint", "windows", "prefix_tokens", "sha256")
+    if not isinstance(about, dict) or (about.get("format") == FORMAT_VERSION and not all(k in about for k in needed)):
+        raise UnlimiformerError(f"{source}/memory.json is not that of a memory; index the text again")
     if about.get("format") != FORMAT_VERSION:
         raise UnlimiformerError(
             f"{source} has memory format {about.get('format')!r}; this version reads {FORMAT_VERSION}: "

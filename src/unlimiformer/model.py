@@ -11,16 +11,17 @@ import torch
 from torch import Tensor
 
 from .adapters import Adapter, adapter_for
-from .checks import check_tokenizer, check_weights, verify_guess
+from .checks import check_tokenizer, check_weights
 from .config import UnlimiformerConfig
 from .encoding import Progress
-from .errors import UnlimiformerError
+from .errors import UnlimiformerError, UnsupportedModelError
 from .install import Installation
 from .memory import Memory, fingerprint
 from .provenance import Listener, Provenance
 from .reading import Reader
 from .retrieval import Policy
 from .sources import Text, is_ids
+from .verification import verify_guess
 
 
 @dataclass(frozen=True)
@@ -57,14 +58,14 @@ class Unlimiformer:
     ) -> None:
         self.model, self.tokenizer = model, tokenizer
         self.config = _configure(config, settings)
-        base = model.get_base_model() if hasattr(model, "get_base_model") else model  # peft
+        base = _base_model(model)
         adapter, known = adapter_for(base)
         self.window = _window(adapter, base, tokenizer, self.config)
         self.top_k = self.config.top_k or self.window
         vocabulary = base.get_input_embeddings().num_embeddings
         check_weights(base)
         if tokenizer is not None:
-            check_tokenizer(tokenizer, vocabulary)
+            check_tokenizer(tokenizer, base.config, vocabulary)
         self._reader = Reader(
             self.config,
             tokenizer,
@@ -75,9 +76,10 @@ class Unlimiformer:
         )
         always_read = self.config.prefix is not None
         self._installation = Installation(base, adapter, self._reader.read_rows, self.window, always_read)
-        self._installation.apply(_policies(self._installation, self.config, self.top_k))
+        policies = _policies(self._installation, self.config, self.top_k)
         if not known:
-            self._verify(base)
+            verify_guess(base, adapter, self.window)
+        self._installation.apply(policies)
 
     @classmethod
     def from_pretrained(
@@ -99,6 +101,7 @@ class Unlimiformer:
 
         `prefix` stands in front of every window. `progress` is told how many windows are done, of how many.
         """
+        self._check_wrapped()
         prefixes = None if prefix is None else [prefix]
         return self._reader.read_texts([source], prefixes, self._installation.encode, progress)[0]
 
@@ -116,6 +119,7 @@ class Unlimiformer:
         `provenance` also tells where in the source the model looked, for one sequence an input. All other arguments go
         to the model's own `generate`.
         """
+        self._check_wrapped()
         many = isinstance(source, list) and not is_ids(source)
         memories = self._memories(source if many else [source], prefix)  # type: ignore[arg-type]
         if prompt is not None:
@@ -146,6 +150,10 @@ class Unlimiformer:
     def __exit__(self, *_: object) -> None:
         self.remove()
 
+    def _check_wrapped(self) -> None:
+        if not self._installation.applied:
+            raise UnlimiformerError("the wrapper was removed from its model; wrap the model again: Unlimiformer(model)")
+
     def _memories(self, sources: list[Any], prefix: str | Sequence[str] | None) -> list[Memory]:
         """Each source's memory: itself, or read now."""
         if not sources:
@@ -169,7 +177,7 @@ class Unlimiformer:
         return memories
 
     def _listener(self, generation: dict[str, Any]) -> Listener:
-        config = self.model.generation_config
+        config = generation.get("generation_config") or self.model.generation_config
         for name in ("num_beams", "num_return_sequences"):
             value = generation.get(name) or getattr(config, name, None) or 1
             if value > 1:
@@ -178,7 +186,8 @@ class Unlimiformer:
 
     def _decoder_prompt(self, prompt: str, rows: int) -> Tensor:
         configs = (self.model.generation_config, self.model.config)
-        start = next((c.decoder_start_token_id for c in configs if c.decoder_start_token_id is not None), None)
+        starts = (getattr(config, "decoder_start_token_id", None) for config in configs)
+        start = next((token for token in starts if token is not None), None)
         if self.tokenizer is None or start is None:
             raise UnlimiformerError("a prompt needs a tokenizer and the model's decoder_start_token_id; one is missing")
         ids = self.tokenizer(prompt, add_special_tokens=False)["input_ids"]
@@ -189,13 +198,14 @@ class Unlimiformer:
             return ("",) * sequences.shape[0]
         return tuple(self.tokenizer.batch_decode(sequences, skip_special_tokens=True))
 
-    def _verify(self, base: Any) -> None:
-        try:
-            tokens = min(self.window, self.top_k, 24)
-            verify_guess(base, lambda ids: self._installation.output([self.index(row) for row in ids]), tokens)
-        except BaseException:
-            self.remove()
-            raise
+
+def _base_model(model: Any) -> Any:
+    """The model inside a peft model."""
+    if not hasattr(model, "get_base_model"):
+        return model
+    if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
+        raise UnsupportedModelError("the model has learned prompts (prefix or prompt tuning), which are not supported")
+    return model.get_base_model()
 
 
 def _configure(config: UnlimiformerConfig | None, settings: dict[str, Any]) -> UnlimiformerConfig:
@@ -207,7 +217,12 @@ def _configure(config: UnlimiformerConfig | None, settings: dict[str, Any]) -> U
 
 
 def _window(adapter: Adapter, model: Any, tokenizer: Any, config: UnlimiformerConfig) -> int:
-    limit = adapter.window(model, tokenizer)
+    try:
+        limit = adapter.window(model, tokenizer)
+    except UnsupportedModelError:
+        if config.window is None:
+            raise
+        return config.window
     if adapter.default_window is None and config.window is not None and config.window > limit:
         raise UnlimiformerError(
             f"window is {config.window}; the encoder reads at most {limit} tokens: give that or less"

@@ -74,7 +74,9 @@ class Reader:
         for ids, prefix, extra in zip(rows, self._prefix_ids(prefixes, len(rows)), aligned, strict=True):
             self._check(ids)
             # BART's <s> opens text and prefix alike: it stands once, before the prefix
-            dropped = int(prefix.shape[0] > 0 and ids.shape[0] > 1 and int(ids[0]) == int(prefix[0]))
+            specials = getattr(self.tokenizer, "all_special_ids", ())
+            shared = prefix.shape[0] > 0 and ids.shape[0] > 1 and int(ids[0]) == int(prefix[0])
+            dropped = int(shared and int(ids[0]) in specials)
             extra = {name: values[dropped:] for name, values in extra.items()}
             sources.append(Source(ids[dropped:].to(self.device), prefix.to(self.device), extra))
         return sources
@@ -123,9 +125,13 @@ class Reader:
 
     def _new_memory(self, source: Source, piece: Piece, rows: int | None) -> Memory:
         config = self.config
-        dtype = DTYPES[config.dtype] if config.dtype else plain_dtype(self.encoder)
+        windows = len(plan(source, self.window, config.overlap))
+        dtype = plain_dtype(self.encoder)
+        if config.dtype is not None and windows > 1:  # an input within the window is kept as the model has it
+            dtype = DTYPES[config.dtype]
         if dtype not in DTYPES.values():
             dtype = torch.float32  # float16 would lose range
+        keeps_first = config.layers is not None or config.heads is not None
         store = ExactStore.empty(
             source.length if rows is None else rows, piece.states.shape[1], dtype, config.device or piece.states.device
         )
@@ -133,9 +139,9 @@ class Reader:
             store,
             torch.cat((source.prefix, source.ids)).cpu(),
             self.fingerprint,
-            len(plan(source, self.window, config.overlap)),
+            windows,
             source.prefix.shape[0],
-            first_window=piece.first_window if config.layers is not None or config.heads is not None else None,
+            first_window=piece.first_window.clone() if keeps_first and piece.first_window is not None else None,
         )
 
     def _autocast(self) -> Any:

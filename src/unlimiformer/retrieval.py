@@ -32,14 +32,16 @@ def attend(
     view: CrossAttention, queries: Tensor, memory: Memory, policy: Policy, listener: Listener | None = None
 ) -> tuple[Tensor, Tensor]:
     """Context (N, H, d) of `queries` (N, H, d) over a memory, and the log of the scores' sums (N, H)."""
+    if memory.windows == 1:  # it fits the window: all of it is seen, as by the unwrapped model
+        return _attend_stored(view, queries, memory, len(memory), listener)
     if not policy.retrieves or policy.heads == ():
         return _attend_first_window(view, queries, memory)
-    context, log_sum = _attend_stored(view, queries, memory, policy.top_k, listener)
     if policy.heads is None:
-        return context, log_sum
-    local, local_log_sum = _attend_first_window(view, queries, memory)
+        return _attend_stored(view, queries, memory, policy.top_k, listener)
     chosen = torch.zeros(view.heads, dtype=torch.bool, device=queries.device)
     chosen[list(policy.heads)] = True
+    context, log_sum = _attend_stored(view, queries, memory, policy.top_k, listener, chosen)
+    local, local_log_sum = _attend_first_window(view, queries, memory)
     return torch.where(chosen[:, None], context, local), torch.where(chosen, log_sum, local_log_sum)
 
 
@@ -54,10 +56,16 @@ def _attend_first_window(view: CrossAttention, queries: Tensor, memory: Memory) 
 
 
 def _attend_stored(
-    view: CrossAttention, queries: Tensor, memory: Memory, top_k: int, listener: Listener | None
+    view: CrossAttention,
+    queries: Tensor,
+    memory: Memory,
+    top_k: int,
+    listener: Listener | None,
+    heard: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
+    """Attention over stored states; `heard` (H,) are the heads whose attention counts, None for all."""
     store = memory.store
-    if torch.is_grad_enabled() and (queries.requires_grad or store.states.requires_grad):
+    if torch.is_grad_enabled() and _needs_gradients(view, queries, memory):
         states = (store.states if store.states.requires_grad else torch.cat(list(store.blocks()))).to(queries)
         return attend_dense(queries, view.keys(states), view.values(states), top_k, view.softcap, view.dropout)
     with torch.no_grad():
@@ -70,11 +78,17 @@ def _attend_stored(
     hits = _search(view, queries, folded, memory, top_k)
     weights, log_sum = weigh(hits.score, hits.valid, view.softcap)
     if listener is not None:
-        listener.hear(memory, hits.index, weights)
+        counted = weights if heard is None else weights * heard.to(weights).repeat(queries.shape[0])[:, None]
+        listener.hear(memory, hits.index, counted)
     mixed = store.mix(hits.index, weights).unflatten(0, queries.shape[:2])  # (N, H, D)
     return _values_of(view, mixed.to(queries.device), queries), log_sum.to(queries.device).unflatten(
         0, queries.shape[:2]
     )
+
+
+def _needs_gradients(view: CrossAttention, queries: Tensor, memory: Memory) -> bool:
+    trained = (queries, memory.store.states, *view.module.parameters())
+    return any(tensor.requires_grad for tensor in trained)
 
 
 def _fold(view: CrossAttention, queries: Tensor, memory: Memory) -> bool:
@@ -91,7 +105,7 @@ def _search(view: CrossAttention, queries: Tensor, folded: Tensor | None, memory
     def score(block: Tensor) -> Tensor:
         return _project_and_score(view, queries, block).flatten(0, 1).to(device)
 
-    return memory.store.search_by(score, top_k)
+    return memory.store.search_by(score, queries.shape[0] * view.heads, top_k)
 
 
 def _project_and_score(view: CrossAttention, queries: Tensor, block: Tensor) -> Tensor:
@@ -106,7 +120,7 @@ def _attend_everything(
 ) -> tuple[Tensor, Tensor]:
     """Full attention (k at least S), block by block: no array of all scores exists."""
     context = log_sum = None
-    for block in memory.store.blocks():
+    for block in memory.store.blocks(queries.shape[0] * view.heads):
         if folded is None:
             states = block.to(queries)
             part, part_log_sum = attend_dense(queries, view.keys(states), view.values(states), None, view.softcap)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,8 +19,8 @@ Text: TypeAlias = "str | os.PathLike[str] | Sequence[int] | Tensor | Iterable[st
 
 def tokenize(source: Text, tokenizer: Any) -> tuple[Tensor, Tensor | None]:
     """Token ids (S,) and, for text and a fast tokenizer, the characters that each covers (S, 2)."""
-    if isinstance(source, Tensor):
-        return source.reshape(-1).long(), None
+    if isinstance(source, (Tensor, np.ndarray)):
+        return _one_row(torch.as_tensor(source)), None
     if is_ids(source):
         return torch.tensor(source, dtype=torch.long), None
     text = read_text(source)  # type: ignore[arg-type]
@@ -30,6 +31,17 @@ def tokenize(source: Text, tokenizer: Any) -> tuple[Tensor, Tensor | None]:
     encoded = tokenizer(text, return_offsets_mapping=fast, truncation=False, verbose=False)
     ids = torch.tensor(encoded["input_ids"], dtype=torch.long)
     return ids, torch.tensor(encoded["offset_mapping"], dtype=torch.int64) if fast else None
+
+
+def _one_row(ids: Tensor) -> Tensor:
+    if ids.dim() == 2 and ids.shape[0] == 1:
+        ids = ids[0]
+    if ids.dim() != 1 or ids.is_floating_point():
+        raise UnlimiformerError(
+            f"token ids have shape {tuple(ids.shape)} and dtype {ids.dtype}; expected whole numbers of one input: "
+            "give a list of inputs for several, each without padding"
+        )
+    return ids.long()
 
 
 def opening_ids(text: str, tokenizer: Any) -> Tensor:
@@ -51,7 +63,15 @@ def read_text(source: str | os.PathLike[str] | Iterable[str]) -> str:
         return source
     if isinstance(source, os.PathLike):
         return read_file(Path(source))
-    return "".join(source)
+    if isinstance(source, Mapping) or not isinstance(source, Iterable):
+        raise UnlimiformerError(
+            f"the input is a {type(source).__name__}; expected a text, a path, token ids or pieces of text "
+            "(of a tokenizer's answer, give its input_ids)"
+        )
+    pieces = list(source)
+    if not all(isinstance(piece, str) for piece in pieces):
+        raise UnlimiformerError("the input is a sequence of things that are not text; expected pieces of text or ids")
+    return "".join(pieces)
 
 
 def read_file(path: Path) -> str:

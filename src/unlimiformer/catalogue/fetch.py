@@ -7,6 +7,7 @@ checked by pip before it opens the file, and here once more.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import os
@@ -14,9 +15,10 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import time
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -38,7 +40,11 @@ def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
 LARGEST_MEMBER = 2 << 30
 
 
-def download(package: Package, folder: Path) -> Path:
+Watch = Callable[[int, int], None]
+"""Told how many bytes are here, of about how many."""
+
+
+def download(package: Package, folder: Path, watch: Watch | None = None) -> Path:
     """The package's file, in `folder`, with the hash that the catalogue names."""
     folder.mkdir(parents=True, exist_ok=True)
     requirement = folder / "requirement.txt"
@@ -51,15 +57,43 @@ def download(package: Package, folder: Path) -> Path:
     else:
         command += ["--no-binary", ":all:", "--no-build-isolation", "--use-pep517"]
         environment["PYTHONPATH"] = str(_stand_in(package, folder / "backend"))
-    done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    files = sorted((folder / "files").glob("*")) if done.returncode == 0 else []
+    code, said = _run(command, environment, folder, lambda here: watch and watch(here, package.megabytes * 10**6))
+    files = sorted((folder / "files").glob("*")) if code == 0 else []
     if len(files) != 1:
-        raise UnlimiformerError(_why(package, done.stdout + done.stderr))
+        raise UnlimiformerError(_why(package, said))
     if (found := sha256(files[0])) != package.sha256:
         raise UnlimiformerError(
             f"{files[0].name} has sha256 {found}; expected {package.sha256}: the file was changed, and was not opened"
         )
     return files[0]
+
+
+def _run(
+    command: list[str], environment: dict[str, str], folder: Path, watch: Callable[[int], object]
+) -> tuple[int, str]:
+    """Runs pip with its temporary files in `folder`, and tells how many bytes they have; its exit code and words."""
+    work, words = folder / "work", folder / "words.txt"
+    work.mkdir()
+    with words.open("w") as out:
+        environment = {**environment, "TMPDIR": str(work)}
+        pip = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
+        try:
+            while pip.poll() is None:
+                watch(_bytes_in(work))
+                time.sleep(0.1)
+        finally:
+            pip.kill()
+            pip.wait()
+    return pip.returncode, words.read_text(errors="replace")
+
+
+def _bytes_in(folder: Path) -> int:
+    """Size of the largest file below a folder that another process is changing."""
+    largest = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):
+            largest = max(largest, path.stat().st_size if path.is_file() else 0)
+    return largest
 
 
 def take(archive: Path, members: tuple[str, ...], folder: Path) -> list[Path]:

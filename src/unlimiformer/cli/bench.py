@@ -54,7 +54,7 @@ def encode(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures here.")] = None,
     repeats: Annotated[int, typer.Option(help="Measurements of each method; the best counts.")] = 5,
     batch_size: Annotated[int, typer.Option(help="Windows encoded at once.")] = 4,
-    compute_dtype: Annotated[str | None, typer.Option(help="Of ours: float32 or bfloat16.")] = None,
+    compute_dtype: Annotated[str | None, typer.Option(help="Of ours, if not the model's own: bfloat16.")] = None,
 ) -> None:
     """Encoding against bare encoder calls, and what a short input costs when wrapped."""
     if tokens < 1 or repeats < 1:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .console import messages, quiet_libraries
+from .console import messages, progress_bar, quiet_libraries
 
 models = typer.Typer(help="Models that ordinary packages carry: list, get, path.", invoke_without_command=True)
 texts = typer.Typer(help="Texts that ordinary packages carry: list, get, path.", invoke_without_command=True)
@@ -29,7 +29,7 @@ def list_models(context: typer.Context, as_json: AsJson = False) -> None:
             "architecture": entry.architecture,
             "window": entry.window,
             "licence": entry.licence,
-            "download_mb": entry.download_mb,
+            "download_mb": entry.package.megabytes,
             "from": f"{entry.package.name} {entry.package.version}",
             "here": is_here(entry.name),
         }
@@ -51,10 +51,9 @@ def get_model(name: Name) -> None:
     """Download and convert a model, once."""
     from .. import catalogue
 
-    with messages.status(f"Getting {name}") as status:
-        quiet_libraries()
-        path = catalogue.get_model(name, say=lambda line: _step(line, status))
-    typer.echo(path)
+    quiet_libraries()
+    with progress_bar(f"Getting {name}", "bytes") as progress:
+        typer.echo(catalogue.get_model(name, messages.print, progress))
 
 
 @models.command("path")
@@ -81,9 +80,8 @@ def get_text(name: Name) -> None:
     """Download a text, once."""
     from .. import catalogue
 
-    with messages.status(f"Getting {name}") as status:
-        path = catalogue.get_text(name, say=lambda line: _step(line, status))
-    typer.echo(path)
+    with progress_bar(f"Getting {name}", "bytes") as progress:
+        typer.echo(catalogue.get_text(name, messages.print, progress))
 
 
 @texts.command("path")
@@ -92,8 +90,3 @@ def text_path(name: Name) -> None:
     from .. import catalogue
 
     typer.echo(catalogue.text_path(name))
-
-
-def _step(line: str, status) -> None:
-    messages.print(line)
-    status.update(line)

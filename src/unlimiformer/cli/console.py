@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import resource
 import sys
 import warnings
 from collections.abc import Iterator
@@ -41,6 +40,7 @@ def progress_bar(title: str, unit: str = "windows") -> Iterator[Progress]:
     """A bar on standard error that a function (done, of how many) moves."""
     from rich.progress import (
         BarColumn,
+        DownloadColumn,
         MofNCompleteColumn,
         Progress,
         TextColumn,
@@ -51,8 +51,7 @@ def progress_bar(title: str, unit: str = "windows") -> Iterator[Progress]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn(unit),
+        *((DownloadColumn(),) if unit == "bytes" else (MofNCompleteColumn(), TextColumn(unit))),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
@@ -100,6 +99,10 @@ def read_input(file: str) -> str:
 
 def peak_memory() -> int:
     """Largest resident size of this process so far, in bytes."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 

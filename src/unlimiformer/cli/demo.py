@@ -28,11 +28,12 @@ def command(
     """
     from .. import catalogue
 
-    with messages.status("Getting model and text"):
-        quiet_libraries()
+    quiet_libraries()
+    with progress_bar("Getting model and text", "bytes") as progress:
         if model in MODELS:
-            catalogue.get_model(model, say=messages.print)
-        content = read_input(str(catalogue.get_text(text, say=messages.print)) if text in TEXTS else text)
+            catalogue.get_model(model, messages.print, progress)
+        content = read_input(str(catalogue.get_text(text, messages.print, progress)) if text in TEXTS else text)
+    with messages.status(f"Loading {model}"):
         from .. import demo
         from ..model import Unlimiformer
 

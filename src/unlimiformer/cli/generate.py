@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..config import UnlimiformerConfig
+from ..errors import UnlimiformerError
 from .console import integers, messages, peak_memory, progress_bar, quiet_libraries, read_input, size
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def command(
     prompt: Annotated[str | None, typer.Option(help="Text that the answer starts with.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Of the stored states: float32, bfloat16 or int8.")] = None,
     device: Annotated[str | None, typer.Option(help="Where the model runs: cpu, cuda, mps.")] = None,
-    compute_dtype: Annotated[str | None, typer.Option(help="Of encoding: float32 or bfloat16.")] = None,
+    compute_dtype: Annotated[str | None, typer.Option(help="Of encoding, if not the model's own: bfloat16.")] = None,
     batch_size: Annotated[int, typer.Option(help="Windows encoded at once.")] = 4,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer.")] = 256,
     min_new_tokens: Annotated[int, typer.Option(help="Shortest answer.")] = 0,
@@ -51,6 +52,15 @@ def command(
         batch_size=batch_size,
         compute_dtype=compute_dtype,  # type: ignore[arg-type]
     )
+    for option, value in (("--max-new-tokens", max_new_tokens), ("--num-beams", num_beams)):
+        if value < 1:
+            raise UnlimiformerError(f"{option} is {value}; expected at least 1")
+    if not 0 <= min_new_tokens <= max_new_tokens:
+        raise UnlimiformerError(
+            f"--min-new-tokens is {min_new_tokens}; expected 0 to {max_new_tokens}, the longest answer"
+        )
+    if sample and temperature <= 0:
+        raise UnlimiformerError(f"--temperature is {temperature}; expected more than 0")
     text = read_input(file)
     wrapped = _load(model, config, device)
     with progress_bar("Encoding") as progress:
@@ -71,7 +81,8 @@ def command(
     streamed = num_beams == 1 and not as_json
     started = time.perf_counter()
     output = wrapped.generate(memory, prompt=prompt, streamer=_streamer(wrapped) if streamed else None, **generation)
-    figures = Figures.of(output, memory, encoding, time.perf_counter() - started)
+    given = 0 if prompt is None else len(wrapped.tokenizer(prompt, add_special_tokens=False)["input_ids"])
+    figures = Figures.of(output, memory, encoding, time.perf_counter() - started, given)
     if as_json:
         typer.echo(json.dumps({"text": output.text, **vars(figures)}, indent=1))
         return
@@ -93,9 +104,9 @@ class Figures:
     peak_bytes: int
 
     @classmethod
-    def of(cls, output: Output, memory: Memory, encoding: float, decoding: float) -> Figures:
-        """From an output and two times."""
-        made = max(1, output.token_ids.shape[0] - 1)
+    def of(cls, output: Output, memory: Memory, encoding: float, decoding: float, prompt_tokens: int) -> Figures:
+        """From an output, two times, and how many of its tokens were given."""
+        made = max(1, output.token_ids.shape[0] - 1 - prompt_tokens)
         return cls(len(memory), memory.windows, made, encoding, decoding / made, memory.nbytes, peak_memory())
 
     def line(self) -> str:
@@ -122,8 +133,6 @@ def _load(name: str, config: UnlimiformerConfig, device: str | None) -> Unlimifo
 
 def _device(name: str) -> Any:
     import torch
-
-    from ..errors import UnlimiformerError
 
     try:
         device = torch.device(name)

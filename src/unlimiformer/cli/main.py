@@ -45,6 +45,11 @@ def main() -> None:
     except MemoryError as error:
         typer.echo(f"error: out of memory: {error}; lower --top-k, --batch-size or use --dtype int8", err=True)
         sys.exit(2)
+    except RuntimeError as error:
+        if "memory" not in str(error):
+            raise
+        typer.echo(f"error: out of memory: {str(error).splitlines()[0]}; lower --top-k or --batch-size", err=True)
+        sys.exit(2)
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
         sys.exit(130)

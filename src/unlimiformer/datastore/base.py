@@ -37,11 +37,11 @@ class Store(Protocol):
     def search(self, queries: Tensor, k: int) -> Hits:
         """The k stored states with the largest inner products with each of `queries` (N, D)."""
 
-    def search_by(self, scorer: Scorer, k: int) -> Hits:
+    def search_by(self, scorer: Scorer, queries: int, k: int) -> Hits:
         """The k stored states that `scorer` ranks highest: for scores that no single vector can express."""
 
     def mix(self, index: Tensor, weights: Tensor) -> Tensor:
         """Sums of states: `index` and `weights` (N, K) to (N, D) in float32."""
 
-    def blocks(self) -> Iterator[Tensor]:
-        """All states in order, in pieces (n, D) of float32."""
+    def blocks(self, queries: int = 1) -> Iterator[Tensor]:
+        """All states in order, in pieces (n, D) of float32, small enough for `queries` scores of each."""

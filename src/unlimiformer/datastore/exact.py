@@ -47,16 +47,16 @@ class ExactStore:
         """The k states with the largest inner products with each of `queries` (N, D); K is at most the rows."""
         k = min(k, self.rows)
         if not native.serves(self.states):
-            return self.search_by(lambda block: queries.float() @ block.T, k)
+            return self.search_by(lambda block: queries.float() @ block.T, queries.shape[0], k)
         index, score = native.scan(self.states, self.scales, queries.float(), k)
         return Hits(index, score, score > float("-inf"))
 
-    def search_by(self, scorer: Scorer, k: int) -> Hits:
-        """The k states that `scorer` ranks highest, block by block: no array of all scores exists."""
+    def search_by(self, scorer: Scorer, queries: int, k: int) -> Hits:
+        """The k states that `scorer` ranks highest for each query, block by block: no array of all scores exists."""
         k = min(k, self.rows)
         best_score = best_index = None
         start = 0
-        for block in self.blocks():
+        for block in self.blocks(queries):
             scores = torch.nan_to_num(scorer(block), nan=float("-inf"), posinf=float("inf"), neginf=float("-inf"))
             index = torch.arange(start, start + block.shape[0], device=scores.device).expand_as(scores)
             if best_score is not None and best_index is not None:
@@ -75,9 +75,9 @@ class ExactStore:
         parts = zip(index.split(at_once), weights.float().split(at_once), strict=True)
         return torch.cat([torch.einsum("nk,nkd->nd", w, self._rows(i)) for i, w in parts])
 
-    def blocks(self) -> Iterator[Tensor]:
-        """All states in order, in pieces of float32."""
-        size = max(1024, _BLOCK_SCORES // self.width)
+    def blocks(self, queries: int = 1) -> Iterator[Tensor]:
+        """All states in order, in pieces of float32, small enough for `queries` scores of each."""
+        size = max(64, _BLOCK_SCORES // max(self.width, queries))
         for start in range(0, self.rows, size):
             yield self._rows(slice(start, start + size))
 

@@ -33,7 +33,7 @@ def library() -> ctypes.CDLL | None:
     for openmp in _OPENMP_LINKS if _share_torch_threads() else _OPENMP_LINKS[1:]:
         try:
             return _declare(ctypes.CDLL(str(_built(compiler, *openmp))))
-        except (OSError, subprocess.SubprocessError):
+        except (OSError, RuntimeError, subprocess.SubprocessError):  # no folder to keep it in, no OpenMP, …
             continue
     return None
 
@@ -46,12 +46,12 @@ _OPENMP_LINKS = ((("-fopenmp",), ()), (("-fopenmp",), ("-fopenmp",)), ((), ()))
 def _share_torch_threads() -> bool:
     """Makes the OpenMP runtime that torch has loaded visible to our library; False where it cannot be found."""
     try:
-        mapped = Path("/proc/self/maps").read_text().split()
+        fields = [line.split(maxsplit=5) for line in Path("/proc/self/maps").read_text().splitlines()]
+        runtime = next((line[5] for line in fields if len(line) == 6 and "libgomp" in line[5]), None)
+        if runtime is not None:
+            ctypes.CDLL(runtime, mode=ctypes.RTLD_GLOBAL)
     except OSError:
         return False
-    runtime = next((name for name in mapped if "/" in name and "libgomp" in name), None)
-    if runtime is not None:
-        ctypes.CDLL(runtime, mode=ctypes.RTLD_GLOBAL)
     return runtime is not None
 
 
@@ -87,7 +87,8 @@ def _declare(loaded: ctypes.CDLL) -> ctypes.CDLL:
 
 def serves(states: torch.Tensor) -> bool:
     """Whether the compiled loops can read this array."""
-    return states.device.type == "cpu" and states.dtype in _KINDS and states.is_contiguous() and library() is not None
+    readable = states.device.type == "cpu" and states.dtype in _KINDS and states.is_contiguous()
+    return readable and states.shape[0] < 2**31 and library() is not None
 
 
 def scan(
