@@ -7,11 +7,13 @@ import os
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # workers and what they start share the cores
+    os.environ["OMP_NUM_THREADS"] = "1"
+
 import pytest
 import torch
 import transformers
 
-torch.set_num_threads(int(os.environ.get("TEST_THREADS", "1")))
 transformers.utils.logging.set_verbosity_error()
 
 

@@ -16,17 +16,18 @@ def test_flan_t5_small_is_whole_and_reads_a_play():
     about = json.loads((path / "about.json").read_text())
     assert about["licence"] == "MIT"
     model, tokenizer = load("flan-t5-small")
-    prompt = "question: What is the code of the vault in Prague? context: The code of the vault in Prague is 48213."
-    made = model.generate(**tokenizer(prompt, return_tensors="pt"), max_new_tokens=12, do_sample=False)
-    assert "48213" in tokenizer.decode(made[0], skip_special_tokens=True)
+    fact, question = "The harbour master of Lisbon is called Duarte.", "What is the harbour master of Lisbon called?"
+    prompt = f"question: {question} context: "
+    made = model.generate(**tokenizer(prompt + fact, return_tensors="pt"), max_new_tokens=12, do_sample=False)
+    assert "Duarte" in tokenizer.decode(made[0], skip_special_tokens=True)
     play = catalogue.get_text("shakespeare/macbeth").read_text()
-    with Unlimiformer(model, tokenizer, top_k=16) as u:
-        text = play[:6000] + "\nThe code of the vault in Prague is 48213.\n" + play[6000:9000]
-        out = u.generate(text, prefix=prompt.split("The code")[0], max_new_tokens=12, do_sample=False, provenance=True)
+    with Unlimiformer(model, tokenizer, top_k=8) as u:
+        text = f"{play[:6000]}\n{fact}\n{play[6000:9000]}"
+        out = u.generate(text, prefix=prompt, max_new_tokens=12, do_sample=False, provenance=True)
         assert len(out.memory) > 4 * u.window
         passage = out.provenance.passages(1, tokens=40)[0]
-    assert "48213" in out.text
-    assert "vault in Prague" in text[passage.start : passage.end]
+    assert "Duarte" in out.text
+    assert "harbour master of Lisbon" in text[passage.start : passage.end]
 
 
 def test_opus_mt_translates():
