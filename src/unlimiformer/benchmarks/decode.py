@@ -144,7 +144,8 @@ def _plain(model: Any, states: Tensor) -> Iterator[Decode]:
 @contextmanager
 def _ours(model: Any, store: ExactStore, top_k: int) -> Iterator[Decode]:
     with Unlimiformer(model, top_k=top_k) as u:
-        memory = Memory(store, torch.zeros(store.rows, dtype=torch.long), u._reader.fingerprint, 1)
+        windows = max(2, 2 * store.rows // WINDOW)  # one window would be attended to whole
+        memory = Memory(store, torch.zeros(store.rows, dtype=torch.long), u._reader.fingerprint, windows)
         mask = torch.ones((1, 1), dtype=torch.long)
         yield lambda n: _generate(model, u._installation.output([memory]), mask, n)
 
