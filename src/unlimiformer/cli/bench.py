@@ -52,7 +52,7 @@ def decode(
 def encode(
     tokens: Annotated[int, typer.Option(help="Source tokens.")] = 8192,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures here.")] = None,
-    repeats: Annotated[int, typer.Option(help="Measurements of each method; the best counts.")] = 5,
+    repeats: Annotated[int, typer.Option(help="Measurements of each method; the median counts.")] = 5,
     batch_size: Annotated[int, typer.Option(help="Windows encoded at once.")] = 4,
     compute_dtype: Annotated[str | None, typer.Option(help="Of ours, if not the model's own: bfloat16.")] = None,
 ) -> None:
