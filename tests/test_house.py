@@ -10,7 +10,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "src" / "unlimiformer"
 FLOORS = [
     {"errors", "paths"},
-    {"config", "chunking", "attention", "sources", "catalogue"},
+    {"config", "chunking", "attention", "sources", "catalogue", "pictures"},
     {"encoding", "datastore"},
     {"adapters"},
     {"memory"},

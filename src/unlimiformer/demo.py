@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from .encoding import Progress
-from .errors import UnlimiformerError
 from .model import Output, Unlimiformer
+from .pictures import pyplot
 from .provenance import Passage
 
 
@@ -107,14 +107,8 @@ def _truncated(wrapped: Unlimiformer, text: str, settings: dict[str, Any]) -> st
 
 def draw(answers: Sequence[Answer], path: Path, title: str) -> None:
     """A strip a question: where in the text its attention fell, and where the truncated model's input ends."""
-    try:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-    except ImportError:
-        raise UnlimiformerError("the picture needs matplotlib: pip install 'unlimiformer[bench]'") from None
-    figure, axes = pyplot.subplots(len(answers), 1, figsize=(8, 0.5 + 1.15 * len(answers)), squeeze=False, sharex=True)
+    plots = pyplot()
+    figure, axes = plots.subplots(len(answers), 1, figsize=(8, 0.5 + 1.15 * len(answers)), squeeze=False, sharex=True)
     for axis, answer in zip(axes[:, 0], answers, strict=True):
         provenance = answer.output.provenance
         assert provenance is not None
@@ -129,4 +123,4 @@ def draw(answers: Sequence[Answer], path: Path, title: str) -> None:
     axes[-1, 0].set_xlabel(f"tokens of {title}; red: all that the truncated model reads", fontsize=9)
     figure.tight_layout()
     figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    plots.close(figure)

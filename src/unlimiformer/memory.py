@@ -6,7 +6,6 @@ import hashlib
 import itertools
 import json
 import os
-import shutil
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from torch import Tensor
 from .adapters.base import holds_plain_numbers
 from .datastore import ExactStore
 from .errors import UnlimiformerError
+from .paths import sha256
 
 FORMAT_VERSION = 1
 _KEYS = itertools.count(1)
@@ -67,7 +67,7 @@ class Memory:
                 "tokens": len(self),
                 "windows": self.windows,
                 "prefix_tokens": self.prefix_tokens,
-                "sha256": {"states.safetensors": _sha256(made / "states.safetensors")},
+                "sha256": {"states.safetensors": sha256(made / "states.safetensors")},
             }
             (made / "memory.json").write_text(json.dumps(about, indent=1) + "\n")
             _replace_folder(made, target, aside=Path(building) / "old")
@@ -83,7 +83,7 @@ class Memory:
             path = source / name
             if not path.exists():
                 raise UnlimiformerError(f"{source} lacks {name}; the memory is incomplete: index the text again")
-            if _sha256(path) != expected:
+            if sha256(path) != expected:
                 raise UnlimiformerError(
                     f"{path} does not match its checksum; the memory is damaged: index the text again"
                 )
@@ -152,15 +152,3 @@ def _read_about(source: Path) -> dict[str, Any]:
             "index the text again"
         )
     return about
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        shutil.copyfileobj(file, _Digest(digest), 1 << 20)  # type: ignore[misc]
-    return digest.hexdigest()
-
-
-class _Digest:
-    def __init__(self, digest) -> None:
-        self.write = digest.update

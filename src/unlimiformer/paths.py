@@ -1,7 +1,8 @@
-"""Where the library keeps what it makes once for a user: one folder, moved by UNLIMIFORMER_CACHE."""
+"""Where the library keeps what it makes for a user (one folder, moved by UNLIMIFORMER_CACHE), and files' hashes."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -12,3 +13,12 @@ def cache_folder() -> Path:
         return Path(given).expanduser()
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "unlimiformer"
+
+
+def sha256(path: Path) -> str:
+    """A file's hash, read in pieces."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

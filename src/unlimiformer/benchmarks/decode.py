@@ -22,10 +22,10 @@ from transformers.generation.streamers import BaseStreamer
 from ..adapters import Call, CrossAttention
 from ..attention import fold_queries
 from ..datastore import DTYPES, ExactStore
-from ..errors import UnlimiformerError
 from ..install import PlaceholderOutput
 from ..memory import Memory
 from ..model import Unlimiformer
+from ..pictures import pyplot
 
 WINDOW = 1024
 OURS = "ours"
@@ -95,14 +95,8 @@ def report(rows: Sequence[Row]) -> dict[str, Any]:
 
 def plot(rows: Sequence[Row], path: Path) -> None:
     """Milliseconds a token against source tokens, a line for each method."""
-    try:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-    except ImportError:
-        raise UnlimiformerError("the picture needs matplotlib: pip install 'unlimiformer[bench]'") from None
-    figure, axes = pyplot.subplots(figsize=(7, 4.2))
+    plots = pyplot()
+    figure, axes = plots.subplots(figsize=(7, 4.2))
     lines: dict[str, list[Row]] = {}
     for row in rows:
         lines.setdefault(row.method if row.method != OURS else f"{OURS}, {row.dtype}", []).append(row)
@@ -114,7 +108,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
     axes.grid(alpha=0.3)
     figure.tight_layout()
     figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    plots.close(figure)
 
 
 Decode = Callable[[int], list[float]]

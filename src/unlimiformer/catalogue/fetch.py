@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import hashlib
 import os
 import shutil
 import subprocess
@@ -23,6 +22,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from ..errors import UnlimiformerError
+from ..paths import sha256
 from .entries import Package
 
 _BACKEND = '''"""Stands in for a build backend: tells pip the name it knows already, and runs nothing of the package."""
@@ -131,19 +131,6 @@ def _copy(stream: IO[bytes], size: int, target: Path, archive: Path) -> Path:
     if target.stat().st_size != size:
         raise UnlimiformerError(f"{archive.name} is cut: a member has {target.stat().st_size:,} of {size:,} bytes")
     return target
-
-
-def sha256(path: Path) -> str:
-    """A file's hash."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() if sys.version_info >= (3, 11) else _sha256(file)
-
-
-def _sha256(file: IO[bytes]) -> str:
-    digest = hashlib.sha256()
-    while block := file.read(1 << 20):
-        digest.update(block)
-    return digest.hexdigest()
 
 
 def files_in(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
