@@ -10,11 +10,11 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "src" / "unlimiformer"
 FLOORS = [
     {"errors", "paths"},
-    {"config", "chunking", "attention", "sources", "catalogue", "pictures"},
+    {"config", "chunking", "attention", "sources", "tokenizing", "disk", "catalogue", "pictures"},
     {"encoding", "datastore"},
     {"adapters"},
-    {"memory"},
-    {"provenance"},
+    {"memory", "fingerprint"},
+    {"provenance", "recording"},
     {"retrieval", "reading", "checks", "loading"},
     {"install"},
     {"verification"},

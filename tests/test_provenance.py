@@ -68,7 +68,7 @@ def _memory(tokens: int, offsets: bool = True) -> Memory:
 
     places = torch.stack((torch.arange(tokens) * 5, torch.arange(tokens) * 5 + 4), dim=1)
     places[0] = 0  # a special token
-    return Memory(ExactStore(torch.zeros(tokens, 8)), torch.zeros(tokens), "", 1, offsets=places if offsets else None)
+    return Memory(ExactStore(torch.zeros(tokens, 8)), torch.zeros(tokens), None, 1, offsets=places if offsets else None)
 
 
 def test_passages_are_the_heaviest_stretches():

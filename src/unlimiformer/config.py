@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from .errors import UnlimiformerError
 
-StoreName = Literal["exact"]
+StoreName = Literal["exact", "cells", "faiss"]
 DTypeName = Literal["float32", "bfloat16", "int8"]
 ComputeName = Literal["bfloat16"]
 
@@ -23,7 +23,8 @@ class UnlimiformerConfig:
     window: tokens that the encoder reads at once; None: the model's own limit.
     overlap: share of a window that its neighbours read too; 0.5 keeps the middle half, as the paper does.
     prefix: text in front of every window (a question, as SLED does); a sequence gives each row of a batch its own.
-    store: how states are searched; "exact" scans them all.
+    store: how states are searched; "exact" scans them all, "cells" and "faiss" look into a part of them.
+    recall: share of the attention of the exact k best tokens that such a part must hold, as measured when it is built.
     dtype: of the stored states; None: the model's own. "int8" keeps a scale a token.
     device: where the states are kept; None: the model's own.
     batch_size: windows encoded at once.
@@ -37,6 +38,7 @@ class UnlimiformerConfig:
     overlap: float = 0.5
     prefix: str | tuple[str, ...] | None = None
     store: StoreName = "exact"
+    recall: float = 0.99
     dtype: DTypeName | None = None
     device: str | None = None
     batch_size: int = 4
@@ -55,6 +57,8 @@ class UnlimiformerConfig:
             raise UnlimiformerError(
                 f"overlap is {self.overlap!r}; expected 0 <= overlap < 1 (0.5 keeps the middle half)"
             )
+        if not isinstance(self.recall, (int, float)) or not 0 < self.recall < 1:
+            raise UnlimiformerError(f"recall is {self.recall!r}; expected a share between 0 and 1, such as 0.99")
         _one_of("store", self.store, get_args(StoreName))
         _one_of("dtype", self.dtype, (None, *get_args(DTypeName)))
         _one_of("compute_dtype", self.compute_dtype, (None, *get_args(ComputeName)))

@@ -62,14 +62,14 @@ def encode_windows(
     overlap: float,
     batch_size: int,
     progress: Progress | None = None,
+    done: int = 0,
 ) -> Iterator[Piece]:
     """Encodes every window of every source, several at once, and yields what is kept of each.
 
-    Only windows of one length share a batch, so that nothing is ever padded.
+    Only windows of one length share a batch, so that nothing is ever padded. The first `done` windows are left out.
     """
     jobs = [(number, win) for number, source in enumerate(sources) for win in plan(source, window, overlap)]
-    done = 0
-    for batch in _batches(jobs, sources, batch_size):
+    for batch in _batches(jobs[done:], sources, batch_size):
         states = encode(*_assemble(batch, sources))
         for row, (number, win) in enumerate(batch):
             yield _keep(states[row], number, win, sources[number])
@@ -93,7 +93,9 @@ def _batches(jobs: list, sources: Sequence[Source], size: int) -> Iterator[list]
 
 
 def _assemble(batch: list[tuple[int, Window]], sources: Sequence[Source]) -> tuple[Tensor, dict[str, Tensor]]:
-    ids = torch.stack([torch.cat((sources[n].prefix, sources[n].ids[w.start : w.end])) for n, w in batch])
+    ids = torch.stack(
+        [torch.cat((sources[n].prefix, sources[n].ids[w.start : w.end].to(sources[n].prefix))) for n, w in batch]
+    )
     aligned = {}
     for name in sources[batch[0][0]].aligned:
         parts = []

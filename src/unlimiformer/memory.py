@@ -2,25 +2,56 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 import os
-import tempfile
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .adapters.base import holds_plain_numbers
+from . import disk
 from .datastore import ExactStore
 from .errors import UnlimiformerError
-from .paths import sha256
 
-FORMAT_VERSION = 1
 _KEYS = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What decides a memory's states, beside its text: digests of model and tokenizer, and how the text was read.
+
+    `prefix` are the token ids in front of every window. `tokenizer` is None when there was none.
+    """
+
+    model: str
+    tokenizer: str | None
+    window: int
+    overlap: float
+    prefix: tuple[int, ...]
+    dtype: str
+    compute_dtype: str | None = None
+
+    @classmethod
+    def of(cls, told: dict[str, Any]) -> Recipe:
+        """From what JSON keeps of it."""
+        return cls(**{**told, "prefix": tuple(told["prefix"])})
+
+    def differences(self, other: Recipe, ignored: tuple[str, ...] = ()) -> list[str]:
+        """What another recipe has otherwise, in words."""
+        told = []
+        for name, mine in asdict(self).items():
+            theirs = getattr(other, name)
+            if name in ignored or mine == theirs or (name == "tokenizer" and None in (mine, theirs)):
+                continue
+            if name in ("model", "tokenizer"):
+                told.append(f"another {name}")
+            elif name == "prefix":
+                told.append("another prefix")
+            else:
+                told.append(f"{name} {theirs} instead of {mine}")
+        return told
 
 
 @dataclass(eq=False)
@@ -28,17 +59,18 @@ class Memory:
     """One encoded input. A wrapped model attends to it; `save` and `load` keep it on disk.
 
     token_ids (S,): the prefix's tokens, then the text's. offsets (S, 2): characters of the source text that a token
-    covers, (0, 0) where it covers none; None when the input was token ids. first_window (W, D): what the truncated
-    model would see, kept for layers and heads that do not retrieve.
+    covers, (0, 0) where it covers none; None when they are not known. first_window (W, D): what the truncated model
+    would see, kept for layers and heads that do not retrieve. recipe: None if it was read in the model's forward.
     """
 
     store: ExactStore
     token_ids: Tensor
-    fingerprint: str
+    recipe: Recipe | None
     windows: int
     prefix_tokens: int = 0
     offsets: Tensor | None = None
     first_window: Tensor | None = None
+    written_text: str | Path | None = field(default=None, repr=False)
     key: int = field(default_factory=lambda: next(_KEYS), repr=False)
 
     def __len__(self) -> int:
@@ -46,109 +78,58 @@ class Memory:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the states."""
+        """Bytes of the states and of what finds them."""
         return self.store.nbytes
+
+    @property
+    def text(self) -> str:
+        """The source text, which offsets count in."""
+        if self.written_text is None:
+            raise UnlimiformerError("the memory was made from token ids and knows no text; index a text instead")
+        if isinstance(self.written_text, Path):
+            return self.written_text.read_bytes().decode("utf-8")
+        return self.written_text
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Writes the memory to a folder, whole or not at all; an older memory there is replaced."""
-        from safetensors.torch import save_file
-
-        target = Path(folder)
-        if target.exists() and not (target / "memory.json").exists():
-            raise UnlimiformerError(f"{target} exists and is not a memory; give another path")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as building:
-            made = Path(building) / "memory"
-            made.mkdir()
-            save_file(self._arrays(), made / "states.safetensors")
-            about = {
-                "format": FORMAT_VERSION,
-                "fingerprint": self.fingerprint,
-                "tokens": len(self),
-                "windows": self.windows,
-                "prefix_tokens": self.prefix_tokens,
-                "sha256": {"states.safetensors": sha256(made / "states.safetensors")},
-            }
-            (made / "memory.json").write_text(json.dumps(about, indent=1) + "\n")
-            _replace_folder(made, target, aside=Path(building) / "old")
+        if self.recipe is None:
+            raise UnlimiformerError("the memory was read inside the model's own forward; make one with index()")
+        disk.write(Path(folder), describe(self.recipe, self.windows), self.arrays())
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> Memory:
-        """Reads a saved memory; a damaged or foreign folder is refused."""
-        from safetensors.torch import load_file
+    def load(cls, folder: str | os.PathLike[str], verify: bool = True) -> Memory:
+        """Opens a saved memory: its arrays stay on disk, mapped, and may be read by many processes at once.
 
+        A damaged or foreign folder is refused. Without `verify` sizes are checked but not contents.
+        """
         source = Path(folder)
-        about = _read_about(source)
-        for name, expected in about["sha256"].items():
-            path = source / name
-            if not path.exists():
-                raise UnlimiformerError(f"{source} lacks {name}; the memory is incomplete: index the text again")
-            if sha256(path) != expected:
-                raise UnlimiformerError(
-                    f"{path} does not match its checksum; the memory is damaged: index the text again"
-                )
-        arrays = load_file(source / "states.safetensors")
+        about, arrays = disk.read(source, verify)
+        recipe = Recipe.of(about["recipe"])
         return cls(
             ExactStore(arrays["states"], arrays.get("scales")),
             arrays["token_ids"],
-            about["fingerprint"],
+            recipe,
             about["windows"],
-            about["prefix_tokens"],
+            len(recipe.prefix),
             arrays.get("offsets"),
             arrays.get("first_window"),
+            disk.array_path(source, "text"),
         )
 
-    def _arrays(self) -> dict[str, Tensor]:
-        arrays = {
+    def arrays(self) -> dict[str, Tensor]:
+        """What is kept on disk."""
+        text = None if self.written_text is None else torch.frombuffer(bytearray(self.text.encode()), dtype=torch.uint8)
+        named = {
+            "token_ids": self.token_ids.to(torch.int32),
+            "offsets": self.offsets,
+            "text": text,
+            "first_window": self.first_window,
             "states": self.store.states,
             "scales": self.store.scales,
-            "token_ids": self.token_ids,
-            "offsets": self.offsets,
-            "first_window": self.first_window,
         }
-        return {name: array.detach().cpu().contiguous() for name, array in arrays.items() if array is not None}
+        return {name: array for name, array in named.items() if array is not None}
 
 
-def _replace_folder(made: Path, target: Path, aside: Path) -> None:
-    """Puts one folder in another's place; where that fails, the old one is back."""
-    if not target.exists():
-        os.replace(made, target)
-        return
-    os.replace(target, aside)
-    try:
-        os.replace(made, target)
-    except OSError:
-        os.replace(aside, target)
-        raise
-
-
-def fingerprint(model: Any, *settings: Any) -> str:
-    """Tells memories of one model and setting from all others: config, shapes and samples of the encoder's weights."""
-    digest = hashlib.sha256()
-    config = {k: v for k, v in model.config.to_dict().items() if not k.startswith("_") and k != "transformers_version"}
-    digest.update(json.dumps(config, sort_keys=True, default=str).encode())
-    digest.update(json.dumps(settings, default=str).encode())
-    for name, parameter in model.get_encoder().named_parameters():
-        digest.update(f"{name}{tuple(parameter.shape)}".encode())
-        if holds_plain_numbers(parameter):
-            sample = parameter.detach().flatten()[:: max(1, parameter.numel() // 64)]
-            digest.update(sample.to("cpu", torch.float32).numpy().tobytes())
-    return digest.hexdigest()
-
-
-def _read_about(source: Path) -> dict[str, Any]:
-    try:
-        about = json.loads((source / "memory.json").read_text())
-    except FileNotFoundError:
-        raise UnlimiformerError(f"{source} is not a memory: it has no memory.json; make one with index()") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UnlimiformerError(f"{source}/memory.json cannot be read ({error}); index the text again") from None
-    needed = ("fingerprint", "windows", "prefix_tokens", "sha256")
-    if not isinstance(about, dict) or (about.get("format") == FORMAT_VERSION and not all(k in about for k in needed)):
-        raise UnlimiformerError(f"{source}/memory.json is not that of a memory; index the text again")
-    if about.get("format") != FORMAT_VERSION:
-        raise UnlimiformerError(
-            f"{source} has memory format {about.get('format')!r}; this version reads {FORMAT_VERSION}: "
-            "index the text again"
-        )
-    return about
+def describe(recipe: Recipe, windows: int) -> dict[str, Any]:
+    """What a memory's folder says about it, beside its arrays."""
+    return {"recipe": asdict(recipe), "windows": windows}

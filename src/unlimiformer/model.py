@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from .config import UnlimiformerConfig
 from .encoding import Progress
 from .errors import UnlimiformerError, UnsupportedModelError
 from .install import Installation
-from .memory import Memory, fingerprint
+from .memory import Memory
 from .provenance import Listener, Provenance
 from .reading import Reader
 from .retrieval import Policy
@@ -66,14 +67,7 @@ class Unlimiformer:
         check_weights(base)
         if tokenizer is not None:
             check_tokenizer(tokenizer, base.config, vocabulary)
-        self._reader = Reader(
-            self.config,
-            tokenizer,
-            adapter.encoder(base),
-            self.window,
-            vocabulary,
-            fingerprint(base, self.window, self.config.overlap, self.config.compute_dtype),
-        )
+        self._reader = Reader(self.config, tokenizer, base.config, adapter.encoder(base), self.window, vocabulary)
         always_read = self.config.prefix is not None
         self._installation = Installation(base, adapter, self._reader.read_rows, self.window, always_read)
         policies = _policies(self._installation, self.config, self.top_k)
@@ -96,12 +90,29 @@ class Unlimiformer:
         model, tokenizer = load(name, torch_dtype)
         return cls(model, tokenizer, config, **settings)
 
-    def index(self, source: Text, prefix: str | None = None, progress: Progress | None = None) -> Memory:
+    def index(
+        self,
+        source: Text,
+        prefix: str | None = None,
+        progress: Progress | None = None,
+        folder: str | os.PathLike[str] | None = None,
+        append: bool = False,
+        overwrite: bool = False,
+    ) -> Memory:
         """Encodes an input once; the memory can then be asked any number of times.
 
-        `prefix` stands in front of every window. `progress` is told how many windows are done, of how many.
+        `prefix` stands in front of every window. `progress` is told how many windows are done, of how many. With a
+        `folder` the memory is written there as it is made, whatever its size; a run that was interrupted goes on where
+        it stopped, and a memory of an earlier state of the text keeps what is still true. `append` puts the source
+        behind the text of the memory in the folder; `overwrite` lets another memory be replaced.
         """
         self._check_wrapped()
+        if folder is not None:
+            return self._reader.read_to_disk(
+                source, prefix, Path(folder), self._installation.encode, progress, append, overwrite
+            )
+        if append or overwrite:
+            raise UnlimiformerError("append and overwrite are for a memory on disk; give its folder")
         prefixes = None if prefix is None else [prefix]
         return self._reader.read_texts([source], prefixes, self._installation.encode, progress)[0]
 
@@ -162,18 +173,15 @@ class Unlimiformer:
         if len(each) != len(sources):
             raise UnlimiformerError(f"{len(each)} prefixes were given for {len(sources)} inputs; expected one for each")
         fresh = [i for i, source in enumerate(sources) if not isinstance(source, Memory)]
-        memories = list(sources)
+        memories, read = list(sources), []
         if fresh:
             prefixes = None if prefix is None else [str(each[i]) for i in fresh]
             read = self._reader.read_texts([sources[i] for i in fresh], prefixes, self._installation.encode)
             for i, memory in zip(fresh, read, strict=True):
                 memories[i] = memory
         for memory in memories:
-            if memory.fingerprint != self._reader.fingerprint:
-                raise UnlimiformerError(
-                    "the memory was made with another model, window, overlap or compute_dtype; "
-                    "expected the settings of this wrapper: index the text again"
-                )
+            if memory not in read:
+                self._reader.check(memory)
         return memories
 
     def _listener(self, generation: dict[str, Any]) -> Listener:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,41 +14,120 @@ from torch import Tensor, nn
 from .adapters.base import plain_device, plain_dtype
 from .config import UnlimiformerConfig
 from .datastore import DTYPES, ExactStore
+from .disk import Draft
 from .encoding import Encode, Piece, Progress, Source, encode_windows, plan
 from .errors import UnlimiformerError
-from .memory import Memory
-from .sources import Text, opening_ids, tokenize
+from .fingerprint import model_digest, tokenizer_digest
+from .memory import Memory, Recipe
+from .recording import Recorder
+from .sources import Text, given_ids, text_pieces
+from .tokenizing import Tokens, opening_ids, stream_tokens
 
 
-@dataclass(frozen=True)
 class Reader:
-    """How one wrapped model reads; `encoder` is asked for its device and dtype only."""
+    """How one wrapped model reads; `encoder` is asked for its device, dtype and weights only."""
 
-    config: UnlimiformerConfig
-    tokenizer: Any
-    encoder: nn.Module
-    window: int
-    vocabulary: int
-    fingerprint: str
+    def __init__(
+        self,
+        config: UnlimiformerConfig,
+        tokenizer: Any,
+        model_config: Any,
+        encoder: nn.Module,
+        window: int,
+        vocabulary: int,
+    ) -> None:
+        self.config, self.tokenizer, self.window, self.vocabulary = config, tokenizer, window, vocabulary
+        self._model_config, self._encoder = model_config, encoder
 
     @property
     def device(self) -> torch.device:
         """Where token ids must be."""
-        return plain_device(self.encoder)
+        return plain_device(self._encoder)
+
+    def recipe(self, prefix: Tensor) -> Recipe:
+        """What decides the states of a text that is read now, with these token ids in front of every window."""
+        config = self.config
+        return Recipe(
+            model_digest(self._model_config, self._encoder),
+            tokenizer_digest(self.tokenizer),
+            self.window,
+            config.overlap,
+            tuple(prefix.tolist()),
+            str(self._store_dtype(windows=2)).removeprefix("torch."),
+            config.compute_dtype,
+        )
+
+    def check(self, memory: Memory) -> None:
+        """Refuses a memory that this model, with these settings, would not have made."""
+        if memory.recipe is None:
+            raise UnlimiformerError("the memory was read inside the model's own forward; make one with index()")
+        ignored = () if self.config.dtype is not None else ("dtype",)
+        changes = self.recipe(torch.tensor(memory.recipe.prefix)).differences(memory.recipe, ignored)
+        if isinstance(self.config.prefix, str) and tuple(self._prefixes(None, 1)[0].tolist()) != memory.recipe.prefix:
+            changes.append("another prefix")
+        if changes:
+            raise UnlimiformerError(
+                f"the memory was made with {', '.join(changes)}; expected the settings of this wrapper: "
+                "index the text again, or wrap the model as it was"
+            )
 
     def read_texts(
         self, texts: Sequence[Text], prefixes: Sequence[str] | None, encode: Encode, progress: Progress | None = None
     ) -> list[Memory]:
         """One memory for each text, with the characters its tokens cover."""
-        rows = [tokenize(text, self.tokenizer) for text in texts]
-        sources = self._sources([ids for ids, _ in rows], prefixes, [{}] * len(rows))
+        sources, words, places = [], [], []
+        for text, prefix in zip(texts, self._prefixes(prefixes, len(texts)), strict=True):
+            written: list[str] = []
+            parts = list(self._tokens(text, prefix, partial(_noted, written)))
+            known = [part.offsets for part in parts if part.offsets is not None]
+            lead = torch.zeros((prefix.shape[0], 2), dtype=torch.int64)
+            places.append(torch.cat((lead, *known)) if known else None)
+            words.append("".join(written) if written else None)
+            sources.append(Source(torch.cat([part.ids for part in parts]).to(self.device), prefix.to(self.device), {}))
         with torch.no_grad():
-            memories = self._read(sources, encode, progress)
-        for memory, source, (_, offsets) in zip(memories, sources, rows, strict=True):
-            if offsets is not None:
-                lead = torch.zeros((source.prefix.shape[0], 2), dtype=torch.int64)
-                memory.offsets = torch.cat((lead, offsets[offsets.shape[0] - source.ids.shape[0] :]))
-        return memories
+            recipes = [self.recipe(source.prefix) for source in sources]
+            memories = self._read(sources, encode, progress, recipes)
+        return [replace(m, written_text=w, offsets=p) for m, w, p in zip(memories, words, places, strict=True)]
+
+    def read_to_disk(
+        self,
+        text: Text,
+        prefix: str | None,
+        folder: Path,
+        encode: Encode,
+        progress: Progress | None = None,
+        append: bool = False,
+        overwrite: bool = False,
+    ) -> Memory:
+        """One text's memory in a folder, as it is read: nothing of it but a batch of windows is ever in RAM.
+
+        An interrupted run is taken up where it stopped; `append` puts the text behind that of the memory in the folder.
+        """
+        ids = self._prefixes(None if prefix is None else [prefix], 1)[0]
+        if append:
+            earlier = Memory.load(folder)
+            assert earlier.recipe is not None, "it was kept"
+            ids = torch.tensor(earlier.recipe.prefix, dtype=torch.long) if prefix is None else ids
+            text = _continued(earlier.text, text)
+        recipe = self.recipe(ids)
+        with Draft.open(folder) as draft, torch.no_grad():
+            recorder = Recorder(draft, recipe, self.config.batch_size, overwrite)
+            source = recorder.spool(self._tokens(text, ids, recorder.keep_text))
+            dtype = self._store_dtype(recorder.windows)
+
+            def note(done: int, of: int) -> None:
+                recorder.record(done)
+                if progress is not None:
+                    progress(done, of)
+
+            if progress is not None:
+                progress(recorder.done, recorder.windows)
+            device_source = Source(source.ids, source.prefix.to(self.device), {})
+            settings = (self.window, self.config.overlap, self.config.batch_size, note, recorder.done)
+            for piece in encode_windows([device_source], self._in_dtype(encode), *settings):
+                recorder.put(piece, dtype)
+            recorder.finish()
+        return Memory.load(folder, verify=False)
 
     def read_rows(
         self,
@@ -63,23 +143,46 @@ class Reader:
             raise UnlimiformerError(
                 f"attention_mask has shape {tuple(visible.shape)} and input_ids {tuple(ids.shape)}; expected the same"
             )
-        rows = [row[keep] for row, keep in zip(ids, visible, strict=True)]
-        extras = [{name: values[i][visible[i]] for name, values in aligned.items()} for i in range(len(rows))]
-        return self._read(self._sources(rows, None, extras), encode, progress)
-
-    def _sources(
-        self, rows: list[Tensor], prefixes: Sequence[str] | None, aligned: list[dict[str, Tensor]]
-    ) -> list[Source]:
         sources = []
-        for ids, prefix, extra in zip(rows, self._prefix_ids(prefixes, len(rows)), aligned, strict=True):
-            self._check(ids)
-            # BART's <s> opens text and prefix alike: it stands once, before the prefix
-            specials = getattr(self.tokenizer, "all_special_ids", ())
-            shared = prefix.shape[0] > 0 and ids.shape[0] > 1 and int(ids[0]) == int(prefix[0])
-            dropped = int(shared and int(ids[0]) in specials)
-            extra = {name: values[dropped:] for name, values in extra.items()}
-            sources.append(Source(ids[dropped:].to(self.device), prefix.to(self.device), extra))
-        return sources
+        for row, (keep, prefix) in enumerate(zip(visible, self._prefixes(None, len(ids)), strict=True)):
+            tokens = ids[row][keep]
+            self._check(tokens)
+            extra = {name: values[row][keep] for name, values in aligned.items()}
+            if self._shares_opening(tokens, prefix):
+                tokens, extra = tokens[1:], {name: values[1:] for name, values in extra.items()}
+            sources.append(Source(tokens.to(self.device), prefix.to(self.device), extra))
+        return self._read(sources, encode, progress)
+
+    def _tokens(
+        self, text: Text, prefix: Tensor, keep_text: Callable[[Iterable[str]], Iterator[str]]
+    ) -> Iterator[Tokens]:
+        """The checked tokens of a text, as they come; `keep_text` passes the text on its way."""
+        ids = given_ids(text)
+        parts = (
+            iter([Tokens(ids, None)])
+            if ids is not None
+            else stream_tokens(
+                keep_text(text_pieces(text)),  # type: ignore[arg-type]
+                self.tokenizer,
+            )
+        )
+        first, count = True, 0
+        for part in parts:
+            if part.ids.shape[0] == 0:
+                continue
+            self._check(part.ids)
+            count += part.ids.shape[0]
+            if first and self._shares_opening(part.ids, prefix):
+                part = Tokens(part.ids[1:], None if part.offsets is None else part.offsets[1:])
+            first = False
+            yield part
+        if count == 0:
+            raise UnlimiformerError("the input is empty: it has no tokens; expected at least one")
+
+    def _shares_opening(self, ids: Tensor, prefix: Tensor) -> bool:
+        """BART's <s> opens text and prefix alike: it stands once, before the prefix."""
+        specials = getattr(self.tokenizer, "all_special_ids", ())
+        return prefix.shape[0] > 0 and int(ids[0]) == int(prefix[0]) and int(ids[0]) in specials
 
     def _check(self, ids: Tensor) -> None:
         if ids.shape[0] == 0:
@@ -91,7 +194,7 @@ class Reader:
                 f"{self.vocabulary} embeddings; expected ids of the model's own tokenizer"
             )
 
-    def _prefix_ids(self, prefixes: Sequence[str] | None, rows: int) -> list[Tensor]:
+    def _prefixes(self, prefixes: Sequence[str] | None, rows: int) -> list[Tensor]:
         given = prefixes if prefixes is not None else self.config.prefix
         if given is None:
             return [torch.empty(0, dtype=torch.long)] * rows
@@ -100,20 +203,19 @@ class Reader:
             raise UnlimiformerError(f"{len(each)} prefixes were given for {rows} inputs; expected one for each, or one")
         return [opening_ids(prefix, self.tokenizer) for prefix in each]
 
-    def _read(self, sources: list[Source], encode: Encode, progress: Progress | None) -> list[Memory]:
+    def _read(
+        self, sources: list[Source], encode: Encode, progress: Progress | None, recipes: list[Recipe] | None = None
+    ) -> list[Memory]:
+        """Memories in RAM; without recipes they serve this model as it is now, and can be neither kept nor checked."""
         differentiable = False
         pieces: list[list[Tensor]] = [[] for _ in sources]
         memories: list[Memory] = []
-
-        def encode_in_dtype(ids: Tensor, aligned: dict[str, Tensor]) -> Tensor:
-            with self._autocast():
-                return encode(ids, aligned)
-
         settings = (self.window, self.config.overlap, self.config.batch_size)
-        for piece in encode_windows(sources, encode_in_dtype, *settings, progress):
+        for piece in encode_windows(sources, self._in_dtype(encode), *settings, progress):
             differentiable = piece.states.requires_grad
             if piece.source == len(memories):
-                memories.append(self._new_memory(sources[piece.source], piece, rows=0 if differentiable else None))
+                recipe = None if recipes is None else recipes[piece.source]
+                memories.append(self._new_memory(sources[piece.source], piece, recipe, differentiable))
             if differentiable:  # in training the states stay in the graph, as they are
                 pieces[piece.source].append(piece.states)
             else:
@@ -123,28 +225,48 @@ class Reader:
                 memory.store = ExactStore(torch.cat(parts))
         return memories
 
-    def _new_memory(self, source: Source, piece: Piece, rows: int | None) -> Memory:
-        config = self.config
-        windows = len(plan(source, self.window, config.overlap))
-        dtype = plain_dtype(self.encoder)
-        if config.dtype is not None and windows > 1:  # an input within the window is kept as the model has it
-            dtype = DTYPES[config.dtype]
-        if dtype not in DTYPES.values():
-            dtype = torch.float32  # float16 would lose range
-        keeps_first = config.layers is not None or config.heads is not None
-        store = ExactStore.empty(
-            source.length if rows is None else rows, piece.states.shape[1], dtype, config.device or piece.states.device
-        )
+    def _new_memory(self, source: Source, piece: Piece, recipe: Recipe | None, differentiable: bool) -> Memory:
+        windows = len(plan(source, self.window, self.config.overlap))
+        rows, width = 0 if differentiable else source.length, piece.states.shape[1]
+        store = ExactStore.empty(rows, width, self._store_dtype(windows), self.config.device or piece.states.device)
+        assert piece.first_window is not None
         return Memory(
             store,
             torch.cat((source.prefix, source.ids)).cpu(),
-            self.fingerprint,
+            recipe,
             windows,
             source.prefix.shape[0],
-            first_window=piece.first_window.clone() if keeps_first and piece.first_window is not None else None,
+            first_window=piece.first_window.clone(),
         )
 
-    def _autocast(self) -> Any:
+    def _store_dtype(self, windows: int) -> torch.dtype:
+        """An input within the window is kept as the model has it; float16 would lose range."""
+        if self.config.dtype is not None and windows > 1:
+            return DTYPES[self.config.dtype]
+        own = plain_dtype(self._encoder)
+        return own if own in DTYPES.values() else torch.float32
+
+    def _in_dtype(self, encode: Encode) -> Encode:
         if self.config.compute_dtype is None:
-            return nullcontext()
-        return torch.autocast(self.device.type, dtype=DTYPES[self.config.compute_dtype])
+            return encode
+        dtype = DTYPES[self.config.compute_dtype]
+
+        def autocast(ids: Tensor, aligned: dict[str, Tensor]) -> Tensor:
+            with torch.autocast(self.device.type, dtype=dtype):
+                return encode(ids, aligned)
+
+        return autocast
+
+
+def _noted(written: list[str], pieces: Iterable[str]) -> Iterator[str]:
+    for piece in pieces:
+        written.append(piece)
+        yield piece
+
+
+def _continued(earlier: str, text: Text) -> Iterator[str]:
+    """A text and what follows it, on a line of its own."""
+    yield from text_pieces(earlier)
+    if not earlier[-1:].isspace():
+        yield "\n"
+    yield from text_pieces(text)  # type: ignore[arg-type]

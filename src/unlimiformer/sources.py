@@ -1,9 +1,10 @@
-"""From whatever a user has (a text, a file, pieces, token ids) to token ids and the characters each of them covers."""
+"""From whatever a user has (a text, a file, pieces, token ids) to its text in pieces, or its token ids."""
 
 from __future__ import annotations
 
+import codecs
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -15,22 +16,87 @@ from .errors import UnlimiformerError
 
 Text: TypeAlias = "str | os.PathLike[str] | Sequence[int] | Tensor | Iterable[str]"
 """A text, a path, token ids, or an iterator of pieces of text. A plain string is always the text itself."""
+_BYTES = 1 << 16
 
 
-def tokenize(source: Text, tokenizer: Any) -> tuple[Tensor, Tensor | None]:
-    """Token ids (S,) and, for text and a fast tokenizer, the characters that each covers (S, 2)."""
+def is_ids(source: Any) -> bool:
+    """Whether this is a list of token ids."""
+    return isinstance(source, (list, tuple)) and len(source) > 0 and all(isinstance(item, int) for item in source)
+
+
+def given_ids(source: Any) -> Tensor | None:
+    """Token ids (S,), if that is what the source is."""
     if isinstance(source, (Tensor, np.ndarray)):
-        return _one_row(torch.as_tensor(source)), None
-    if is_ids(source):
-        return torch.tensor(source, dtype=torch.long), None
-    text = read_text(source)  # type: ignore[arg-type]
-    if not text.strip():
-        raise UnlimiformerError("the text is empty; expected at least one word")
-    _need(tokenizer)
-    fast = getattr(tokenizer, "is_fast", False)
-    encoded = tokenizer(text, return_offsets_mapping=fast, truncation=False, verbose=False)
-    ids = torch.tensor(encoded["input_ids"], dtype=torch.long)
-    return ids, torch.tensor(encoded["offset_mapping"], dtype=torch.int64) if fast else None
+        return _one_row(torch.as_tensor(source))
+    return torch.tensor(source, dtype=torch.long) if is_ids(source) else None
+
+
+def text_pieces(source: str | os.PathLike[str] | Iterable[str]) -> Iterator[str]:
+    """The text of a string, a path object or an iterable, in pieces; a file is read as they are asked for."""
+    if isinstance(source, str):
+        return (source[start : start + _BYTES] for start in range(0, len(source), _BYTES))
+    if isinstance(source, os.PathLike):
+        return file_pieces(Path(source))
+    if isinstance(source, Mapping) or not isinstance(source, Iterable):
+        raise UnlimiformerError(
+            f"the input is a {type(source).__name__}; expected a text, a path, token ids or pieces of text "
+            "(of a tokenizer's answer, give its input_ids)"
+        )
+    return _only_text(source)
+
+
+def file_pieces(path: Path) -> Iterator[str]:
+    """A file's text in pieces; it must be UTF-8."""
+    try:
+        with path.open("rb") as file:
+            yield from decoded(iter(lambda: file.read(_BYTES), b""), str(path))
+    except FileNotFoundError:
+        raise UnlimiformerError(
+            f"{path} does not exist; give the path of a text file, or - for standard input"
+        ) from None
+    except IsADirectoryError:
+        raise UnlimiformerError(f"{path} is a folder and not a memory; give the path of a text file") from None
+    except PermissionError:
+        raise UnlimiformerError(f"{path} may not be read; check its permissions") from None
+
+
+def decoded(parts: Iterable[bytes], name: str) -> Iterator[str]:
+    """UTF-8 bytes as text, with line ends as Python has them; `name` is what to call them in an error."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    before, ends_in_return = 0, False
+    for part in parts:
+        pending = len(decoder.getstate()[0])
+        try:
+            text = decoder.decode(part)
+        except UnicodeDecodeError as error:
+            raise UnlimiformerError(_not_utf8(name, before - pending + error.start, error)) from None
+        before += len(part)
+        if ends_in_return:
+            text = "\r" + text
+        ends_in_return = text.endswith("\r")
+        yield (text[:-1] if ends_in_return else text).replace("\r\n", "\n").replace("\r", "\n")
+    try:
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError as error:
+        raise UnlimiformerError(_not_utf8(name, before - len(error.object) + error.start, error)) from None
+    if ends_in_return:
+        yield "\n"
+
+
+def _not_utf8(name: str, byte: int, error: UnicodeDecodeError) -> str:
+    return (
+        f"{name} is not UTF-8 (byte {byte} is {error.object[error.start]:#04x}); "
+        "convert it, for example with: iconv -f latin1 -t utf-8"
+    )
+
+
+def _only_text(pieces: Iterable[Any]) -> Iterator[str]:
+    for piece in pieces:
+        if not isinstance(piece, str):
+            raise UnlimiformerError(
+                "the input is a sequence of things that are not text; expected pieces of text or ids"
+            )
+        yield piece
 
 
 def _one_row(ids: Tensor) -> Tensor:
@@ -42,62 +108,3 @@ def _one_row(ids: Tensor) -> Tensor:
             "give a list of inputs for several, each without padding"
         )
     return ids.long()
-
-
-def opening_ids(text: str, tokenizer: Any) -> Tensor:
-    """Token ids of a text that others follow: with the specials that open an input, without those that close it."""
-    _need(tokenizer)
-    ids, plain = tokenizer(text)["input_ids"], tokenizer(text, add_special_tokens=False)["input_ids"]
-    start = next((i for i in range(len(ids) - len(plain) + 1) if ids[i : i + len(plain)] == plain), 0)
-    return torch.tensor(ids[: start + len(plain)], dtype=torch.long)
-
-
-def is_ids(source: Any) -> bool:
-    """Whether this is a list of token ids."""
-    return isinstance(source, (list, tuple)) and len(source) > 0 and all(isinstance(item, int) for item in source)
-
-
-def read_text(source: str | os.PathLike[str] | Iterable[str]) -> str:
-    """The text of a string, a path object or an iterable of pieces."""
-    if isinstance(source, str):
-        return source
-    if isinstance(source, os.PathLike):
-        return read_file(Path(source))
-    if isinstance(source, Mapping) or not isinstance(source, Iterable):
-        raise UnlimiformerError(
-            f"the input is a {type(source).__name__}; expected a text, a path, token ids or pieces of text "
-            "(of a tokenizer's answer, give its input_ids)"
-        )
-    pieces = list(source)
-    if not all(isinstance(piece, str) for piece in pieces):
-        raise UnlimiformerError("the input is a sequence of things that are not text; expected pieces of text or ids")
-    return "".join(pieces)
-
-
-def read_file(path: Path) -> str:
-    """A file's text; it must be UTF-8."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise UnlimiformerError(
-            f"{path} does not exist; give the path of a text file, or - for standard input"
-        ) from None
-    except IsADirectoryError:
-        raise UnlimiformerError(f"{path} is a folder; give the path of a text file") from None
-    except PermissionError:
-        raise UnlimiformerError(f"{path} may not be read; check its permissions") from None
-    except UnicodeDecodeError as error:
-        raise UnlimiformerError(not_utf8(str(path), error)) from None
-
-
-def not_utf8(name: str, error: UnicodeDecodeError) -> str:
-    """What to tell someone whose bytes are not UTF-8."""
-    return (
-        f"{name} is not UTF-8 (byte {error.start} is {error.object[error.start]:#04x}); "
-        "convert it, for example with: iconv -f latin1 -t utf-8"
-    )
-
-
-def _need(tokenizer: Any) -> None:
-    if tokenizer is None:
-        raise UnlimiformerError("no tokenizer was given and the input is text; give one, or token ids")

@@ -44,7 +44,7 @@ def _difference(model: Any, adapter: Adapter, tokens: int) -> float:
     ids = torch.randint(vocabulary, (2, tokens), generator=torch.Generator().manual_seed(0)).to(plain_device(model))
     call = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "decoder_input_ids": ids[:, :6]}
     expected = model(**call).logits
-    reader = Reader(UnlimiformerConfig(), None, adapter.encoder(model), tokens, vocabulary, "")
+    reader = Reader(UnlimiformerConfig(), None, model.config, adapter.encoder(model), tokens, vocabulary)
     installation = Installation(model, adapter, reader.read_rows, tokens, always_read=True)
     try:
         installation.apply([Policy(tokens) for _ in installation.attentions])

@@ -139,7 +139,7 @@ def _plain(model: Any, states: Tensor) -> Iterator[Decode]:
 def _ours(model: Any, store: ExactStore, top_k: int) -> Iterator[Decode]:
     with Unlimiformer(model, top_k=top_k) as u:
         windows = max(2, 2 * store.rows // WINDOW)  # one window would be attended to whole
-        memory = Memory(store, torch.zeros(store.rows, dtype=torch.long), u._reader.fingerprint, windows)
+        memory = Memory(store, torch.zeros(store.rows, dtype=torch.long), None, windows)
         mask = torch.ones((1, 1), dtype=torch.long)
         yield lambda n: _generate(model, u._installation.output([memory]), mask, n)
 

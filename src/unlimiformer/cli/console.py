@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,20 +82,20 @@ def write_json(path: Path, content: Any) -> None:
         raise UnlimiformerError(f"cannot write {path}: {error.strerror}") from None
 
 
-def read_input(file: str) -> str:
-    """The text of a file, or of standard input for "-"."""
-    from ..sources import not_utf8, read_file
+def input_pieces(file: str) -> Iterator[str]:
+    """The text of a file, or of standard input for "-", in pieces; an empty one is refused at once."""
+    from ..sources import decoded, file_pieces
 
-    if file != "-":
-        text = read_file(Path(file))
+    if file == "-":
+        pieces = decoded(iter(lambda: sys.stdin.buffer.read(1 << 16), b""), "standard input")
     else:
-        try:
-            text = sys.stdin.buffer.read().decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise UnlimiformerError(not_utf8("standard input", error)) from None
-    if not text.strip():
-        raise UnlimiformerError(f"{'standard input' if file == '-' else file} is empty; expected a text")
-    return text
+        pieces = file_pieces(Path(file))
+    opening = []
+    for piece in pieces:
+        opening.append(piece)
+        if piece.strip():
+            return chain(opening, pieces)
+    raise UnlimiformerError(f"{'standard input' if file == '-' else file} is empty; expected a text")
 
 
 def peak_memory() -> int:

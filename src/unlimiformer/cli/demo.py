@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ..catalogue.entries import MODELS, TEXTS
-from .console import messages, peak_memory, progress_bar, quiet_libraries, read_input, size
+from .console import input_pieces, messages, peak_memory, progress_bar, quiet_libraries, size
 
 MODEL, TEXT, TOP_K = "flan-t5-small", "shakespeare/hamlet", 8
 
@@ -32,7 +32,8 @@ def command(
     with progress_bar("Getting model and text", "bytes") as progress:
         if model in MODELS:
             catalogue.get_model(model, messages.print, progress)
-        content = read_input(str(catalogue.get_text(text, messages.print, progress)) if text in TEXTS else text)
+        path = str(catalogue.get_text(text, messages.print, progress)) if text in TEXTS else text
+        content = "".join(input_pieces(path))
     with messages.status(f"Loading {model}"):
         from .. import demo
         from ..model import Unlimiformer

@@ -9,9 +9,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..config import UnlimiformerConfig
 from ..errors import UnlimiformerError
-from .console import integers, messages, peak_memory, progress_bar, quiet_libraries, read_input, size
+from .console import integers, messages, peak_memory, progress_bar, size
+from .options import (
+    AsJson,
+    BatchSize,
+    ComputeDtype,
+    Device,
+    Dtype,
+    File,
+    Model,
+    Overlap,
+    Prefix,
+    TopK,
+    Window,
+    load_wrapped,
+    open_input,
+    settings,
+)
 
 if TYPE_CHECKING:
     from ..memory import Memory
@@ -19,39 +34,28 @@ if TYPE_CHECKING:
 
 
 def command(
-    file: Annotated[str, typer.Argument(help="A UTF-8 text file, or - for standard input.")],
-    model: Annotated[str, typer.Option(help="A name from `unlimiformer models`, a folder, or a hub id.")],
-    top_k: Annotated[int | None, typer.Option(help="Tokens each head attends to; default: the model's window.")] = None,
+    file: File,
+    model: Model,
+    top_k: TopK = None,
     layers: Annotated[str | None, typer.Option(help="Decoder layers that retrieve, as 0,2,5; default: all.")] = None,
     heads: Annotated[str | None, typer.Option(help="Heads that retrieve, as 0,2,5; default: all.")] = None,
-    window: Annotated[int | None, typer.Option(help="Tokens encoded at once; default: the model's limit.")] = None,
-    overlap: Annotated[float, typer.Option(help="Share of a window that its neighbours read too.")] = 0.5,
-    prefix: Annotated[str | None, typer.Option(help="Text in front of every window, such as a question.")] = None,
+    window: Window = None,
+    overlap: Overlap = None,
+    prefix: Prefix = None,
     prompt: Annotated[str | None, typer.Option(help="Text that the answer starts with.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="Of the stored states: float32, bfloat16 or int8.")] = None,
-    device: Annotated[str | None, typer.Option(help="Where the model runs: cpu, cuda, mps.")] = None,
-    compute_dtype: Annotated[str | None, typer.Option(help="Of encoding, if not the model's own: bfloat16.")] = None,
-    batch_size: Annotated[int, typer.Option(help="Windows encoded at once.")] = 4,
+    dtype: Dtype = None,
+    device: Device = None,
+    compute_dtype: ComputeDtype = None,
+    batch_size: BatchSize = 4,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer.")] = 256,
     min_new_tokens: Annotated[int, typer.Option(help="Shortest answer.")] = 0,
     num_beams: Annotated[int, typer.Option(help="Beams; 1 streams the answer as it comes.")] = 1,
     sample: Annotated[bool, typer.Option("--sample", help="Draw tokens instead of taking the likeliest.")] = False,
     temperature: Annotated[float, typer.Option(help="For --sample.")] = 1.0,
     seed: Annotated[int, typer.Option(help="For --sample.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print text and figures as one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Generate from a text of any length."""
-    config = UnlimiformerConfig(
-        top_k=top_k,
-        layers=integers("--layers", layers),
-        heads=integers("--heads", heads),
-        window=window,
-        overlap=overlap,
-        prefix=prefix,
-        dtype=dtype,  # type: ignore[arg-type]
-        batch_size=batch_size,
-        compute_dtype=compute_dtype,  # type: ignore[arg-type]
-    )
+    """Generate from a text of any length, or from a memory of it."""
     for option, value in (("--max-new-tokens", max_new_tokens), ("--num-beams", num_beams)):
         if value < 1:
             raise UnlimiformerError(f"{option} is {value}; expected at least 1")
@@ -61,11 +65,26 @@ def command(
         )
     if sample and temperature <= 0:
         raise UnlimiformerError(f"--temperature is {temperature}; expected more than 0")
-    text = read_input(file)
-    wrapped = _load(model, config, device)
+    given = {
+        "top_k": top_k,
+        "layers": integers("--layers", layers),
+        "heads": integers("--heads", heads),
+        "window": window,
+        "overlap": overlap,
+        "prefix": prefix,
+        "dtype": dtype,
+        "batch_size": batch_size,
+        "compute_dtype": compute_dtype,
+    }
+    settings(None, **given)  # what is wrong with them is said before anything is read
+    source = open_input(file)
+    from ..memory import Memory
+
+    kept = source if isinstance(source, Memory) else None
+    wrapped = load_wrapped(model, settings(kept, **given), device)
     with progress_bar("Encoding") as progress:
         started = time.perf_counter()
-        memory = wrapped.index(text, progress=progress)
+        memory = kept if kept is not None else wrapped.index(source, progress=progress)  # type: ignore[arg-type]
         encoding = time.perf_counter() - started
     generation: dict[str, Any] = {
         "max_new_tokens": max_new_tokens,
@@ -81,8 +100,8 @@ def command(
     streamed = num_beams == 1 and not as_json
     started = time.perf_counter()
     output = wrapped.generate(memory, prompt=prompt, streamer=_streamer(wrapped) if streamed else None, **generation)
-    given = 0 if prompt is None else len(wrapped.tokenizer(prompt, add_special_tokens=False)["input_ids"])
-    figures = Figures.of(output, memory, encoding, time.perf_counter() - started, given)
+    prompted = 0 if prompt is None else len(wrapped.tokenizer(prompt, add_special_tokens=False)["input_ids"])
+    figures = Figures.of(output, memory, encoding, time.perf_counter() - started, prompted)
     if as_json:
         typer.echo(json.dumps({"text": output.text, **vars(figures)}, indent=1))
         return
@@ -117,29 +136,6 @@ class Figures:
             f"{self.new_tokens} tokens at {self.seconds_per_token * 1000:.0f} ms each · "
             f"memory {size(self.memory_bytes)}, peak {size(self.peak_bytes)}"
         )
-
-
-def _load(name: str, config: UnlimiformerConfig, device: str | None) -> Unlimiformer:
-    with messages.status(f"Loading {name}"):
-        quiet_libraries()
-        from ..loading import load
-        from ..model import Unlimiformer
-
-        model, tokenizer = load(name)
-        if device is not None:
-            model.to(_device(device))
-        return Unlimiformer(model, tokenizer, config)
-
-
-def _device(name: str) -> Any:
-    import torch
-
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-        return device
-    except (RuntimeError, AssertionError) as error:
-        raise UnlimiformerError(f"device is {name!r} and cannot be used ({error}); try cpu") from None
 
 
 def _streamer(wrapped: Unlimiformer) -> Any:

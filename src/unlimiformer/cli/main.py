@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..errors import UnlimiformerError
-from . import bench, catalogue, demo, families, generate
+from . import bench, catalogue, demo, families, generate, index
 
 app = typer.Typer(
     help="Unlimited-length input for pretrained encoder–decoder transformers.",
@@ -17,6 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("generate")(generate.command)
+app.command("index")(index.command)
 app.command("demo")(demo.command)
 app.command("families")(families.command)
 app.add_typer(catalogue.models, name="models")

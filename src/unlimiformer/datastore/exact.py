@@ -14,6 +14,15 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.in
 _BLOCK_SCORES = 1 << 23  # numbers in one block of scores: 32 MB of float32
 
 
+def encode_rows(states: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+    """States (n, D) as a store keeps them; int8 has a scale a row."""
+    if dtype is not torch.int8:
+        return states.to(dtype), None
+    states = states.float()
+    scales = states.abs().amax(dim=1).clamp_min(torch.finfo(torch.float32).tiny) / 127
+    return (states / scales[:, None]).round().to(torch.int8), scales
+
+
 class ExactStore:
     """States (rows, width) in one array, filled piece by piece."""
 
@@ -30,18 +39,18 @@ class ExactStore:
     def put(self, start: int, states: Tensor) -> None:
         """Writes states (n, D) to rows start … start + n."""
         rows = slice(start, start + states.shape[0])
-        if self.scales is None:
-            self.states[rows] = states.to(self.states)
-            return
-        states = states.to(self.states.device, torch.float32)
-        scales = states.abs().amax(dim=1).clamp_min(torch.finfo(torch.float32).tiny) / 127
-        self.states[rows] = (states / scales[:, None]).round().to(torch.int8)
-        self.scales[rows] = scales
+        self.states[rows], scales = encode_rows(states.to(self.states.device), self.states.dtype)
+        if self.scales is not None and scales is not None:
+            self.scales[rows] = scales
 
     @property
     def nbytes(self) -> int:
         """Bytes that states and scales take."""
         return sum(part.nbytes for part in (self.states, self.scales) if part is not None)
+
+    def describe(self) -> str:
+        """How it searches, in words."""
+        return f"exact, {str(self.states.dtype).removeprefix('torch.')}"
 
     def search(self, queries: Tensor, k: int) -> Hits:
         """The k states with the largest inner products with each of `queries` (N, D); K is at most the rows."""

@@ -1,0 +1,77 @@
+"""Options that several commands share, and how they become a wrapped model and its input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..config import UnlimiformerConfig
+from ..errors import UnlimiformerError
+from .console import input_pieces, messages, quiet_libraries
+
+if TYPE_CHECKING:
+    from ..memory import Memory
+    from ..model import Unlimiformer
+    from ..sources import Text
+
+File = Annotated[str, typer.Argument(help="A UTF-8 text file, - for standard input, or a memory made by `index`.")]
+Model = Annotated[str, typer.Option(help="A name from `unlimiformer models`, a folder, or a hub id.")]
+Window = Annotated[int | None, typer.Option(help="Tokens encoded at once; default: the model's limit.")]
+Overlap = Annotated[float | None, typer.Option(help="Share of a window that its neighbours read too; default: 0.5.")]
+Prefix = Annotated[str | None, typer.Option(help="Text in front of every window, such as a question.")]
+Dtype = Annotated[str | None, typer.Option(help="Of the stored states: float32, bfloat16 or int8.")]
+StoreOption = Annotated[str, typer.Option("--store", help="How states are searched: exact, cells or faiss.")]
+Recall = Annotated[float, typer.Option(help="Share of the attention that a store other than exact must find.")]
+Device = Annotated[str | None, typer.Option(help="Where the model runs: cpu, cuda, mps.")]
+ComputeDtype = Annotated[str | None, typer.Option(help="Of encoding, if not the model's own: bfloat16.")]
+BatchSize = Annotated[int, typer.Option(help="Windows encoded at once.")]
+TopK = Annotated[int | None, typer.Option(help="Tokens each head attends to; default: the model's window.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print all figures as one JSON object.")]
+
+
+def settings(memory: Memory | None = None, **given: Any) -> UnlimiformerConfig:
+    """The given settings; what is not given is as in the memory, or by default."""
+    if memory is not None and memory.recipe is not None:
+        for name in ("window", "overlap", "compute_dtype"):
+            if given.get(name) is None:
+                given[name] = getattr(memory.recipe, name)
+    if given.get("overlap") is None:
+        given.pop("overlap", None)
+    return UnlimiformerConfig(**given)
+
+
+def open_input(file: str) -> Memory | Text:
+    """A memory, if there is one at this path; else the text."""
+    from ..disk import is_memory
+    from ..memory import Memory
+
+    folder = Path(file)
+    if file != "-" and folder.is_dir() and (is_memory(folder) or (folder / "partial").is_dir()):
+        return Memory.load(folder)
+    return input_pieces(file)
+
+
+def load_wrapped(name: str, config: UnlimiformerConfig, device: str | None) -> Unlimiformer:
+    """Loads a model and wraps it."""
+    with messages.status(f"Loading {name}"):
+        quiet_libraries()
+        from ..loading import load
+        from ..model import Unlimiformer
+
+        model, tokenizer = load(name)
+        if device is not None:
+            model.to(_device(device))
+        return Unlimiformer(model, tokenizer, config)
+
+
+def _device(name: str) -> Any:
+    import torch
+
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+        return device
+    except (RuntimeError, AssertionError) as error:
+        raise UnlimiformerError(f"device is {name!r} and cannot be used ({error}); try cpu") from None

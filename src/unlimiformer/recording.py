@@ -1,0 +1,172 @@
+"""Writes a memory to disk while it is being encoded, and knows what of an earlier one can be kept.
+
+A window's states depend on its own tokens alone. So whatever was encoded before, by an interrupted run or for a memory
+whose text has grown since, is kept up to the first window that reads another token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .datastore import encode_rows
+from .disk import Draft, is_memory
+from .encoding import Piece, Source, plan
+from .errors import UnlimiformerError
+from .memory import Memory, Recipe, describe
+from .tokenizing import Tokens
+
+_STATES = ("states", "scales", "first_window")
+_WORDS = ("text", "token_ids", "offsets")
+_COPIED = 1 << 14  # rows copied at a time
+
+
+class Recorder:
+    """One memory being written to a draft: its tokens, then the states of its windows, in order."""
+
+    def __init__(self, draft: Draft, recipe: Recipe, batch_size: int, overwrite: bool = False) -> None:
+        self._draft, self._recipe, self._batch, self._overwrite = draft, recipe, batch_size, overwrite
+        self._journal = draft.journal()
+        self.done = 0
+        self.windows = 0
+
+    def keep_text(self, pieces: Iterable[str]) -> Iterator[str]:
+        """Passes a text on and writes it down."""
+        self._draft.drop("new_text")
+        for piece in pieces:
+            self._draft.append("new_text", torch.frombuffer(bytearray(piece.encode()), dtype=torch.uint8))
+            yield piece
+
+    def spool(self, tokens: Iterable[Tokens]) -> Source:
+        """Writes the tokens down, keeps what was encoded of them before, and gives them back as they lie on disk."""
+        draft, lead = self._draft, len(self._recipe.prefix)
+        draft.drop("new_token_ids")
+        draft.drop("new_offsets")
+        nowhere = torch.zeros((lead, 2), dtype=torch.int64)
+        draft.append("new_token_ids", torch.tensor(self._recipe.prefix, dtype=torch.int32))
+        for part in tokens:
+            draft.append("new_token_ids", part.ids.to(torch.int32))
+            if part.offsets is not None:
+                draft.append("new_offsets", torch.cat((nowhere, part.offsets)))
+                nowhere = nowhere[:0]
+        self.windows = len(plan(self._source("new_token_ids"), self._recipe.window, self._recipe.overlap))
+        self._reuse()
+        for name in _WORDS:
+            draft.rename(f"new_{name}", name)
+        draft.record(**self._told())
+        return self._source("token_ids")
+
+    def put(self, piece: Piece, dtype: torch.dtype) -> None:
+        """Writes down the states of the next window."""
+        states, scales = encode_rows(piece.states, dtype)
+        self._draft.append("states", states)
+        if scales is not None:
+            self._draft.append("scales", scales)
+        if piece.first_window is not None:
+            self._draft.append("first_window", piece.first_window)
+
+    def record(self, windows: int) -> None:
+        """Notes how many windows are done: an interrupted run will go on from there."""
+        self.done = windows
+        self._draft.record(**self._told())
+
+    def finish(self) -> None:
+        """Puts the memory in the place of an older one."""
+        self._draft.finish(describe(self._recipe, self.windows))
+
+    def _told(self) -> dict[str, Any]:
+        return {"recipe": asdict(self._recipe), "windows": self.done}
+
+    def _source(self, name: str) -> Source:
+        ids, lead = self._draft.mapped(name), len(self._recipe.prefix)
+        assert ids is not None
+        return Source(ids[lead:], torch.tensor(self._recipe.prefix, dtype=torch.long), {})
+
+    def _reuse(self) -> None:
+        """Keeps the windows that an unfinished draft, or else the finished memory, has in common with the new text."""
+        draft, rows = self._draft, self._journal.get("rows", {})
+        new = draft.mapped("new_token_ids")
+        assert new is not None
+        if self._journal.get("windows", 0) > 0:
+            draft.keep("token_ids", rows["token_ids"])
+            old = draft.mapped("token_ids")
+            assert old is not None
+            same = Recipe.of(self._journal["recipe"]) == self._recipe
+            if not same or not _same_text(old, new):
+                raise UnlimiformerError(
+                    f"{draft.folder} holds the unfinished memory of another text or setting "
+                    f"({self._journal['windows']} windows); finish that, remove the folder, or give another path"
+                )
+            kept, count = self._kept(old, new, self._journal["windows"])
+            for name in _STATES:
+                if name in rows and kept:
+                    draft.keep(name, rows[name], None if name == "first_window" else count)
+                else:
+                    draft.drop(name)
+            self.done = kept
+            draft.record(**self._told())  # before the tokens change: true of the old and of the new ones
+            return
+        for name in _STATES:
+            draft.drop(name)
+        draft.record(**self._told())
+        if is_memory(draft.folder):
+            self.done = self._copy_finished(new)
+
+    def _copy_finished(self, new: Tensor) -> int:
+        """Copies what the finished memory in the folder has in common with the new text; it stays as it is."""
+        draft = self._draft
+        try:
+            memory = Memory.load(draft.folder)
+        except UnlimiformerError:
+            if self._overwrite:
+                return 0
+            raise
+        assert memory.recipe is not None
+        changes = self._recipe.differences(memory.recipe)
+        if changes or not _same_text(memory.token_ids, new):
+            if self._overwrite:
+                return 0
+            what = ", ".join(changes) if changes else "another text"
+            raise UnlimiformerError(
+                f"{draft.folder} is a memory made with {what}; give another path, or say that it may be overwritten"
+            )
+        kept, count = self._kept(memory.token_ids, new, memory.windows)
+        if kept:
+            arrays = memory.arrays()
+            for name in _STATES:
+                array = arrays.get(name)
+                if array is not None:
+                    for part in array[: None if name == "first_window" else count].split(_COPIED):
+                        draft.append(name, part)
+        return kept
+
+    def _kept(self, old: Tensor, new: Tensor, done: int) -> tuple[int, int]:
+        """How many windows, and how many rows, are the same for both: `done` windows of `old` were encoded."""
+        recipe, lead = self._recipe, len(self._recipe.prefix)
+        prefix = torch.tensor(recipe.prefix, dtype=torch.long)
+        before, after = (plan(Source(ids[lead:], prefix, {}), recipe.window, recipe.overlap) for ids in (old, new))
+        common = _common(old, new) - lead
+        kept = 0
+        for was, will_be in zip(before[:done], after, strict=False):
+            if was != will_be or will_be.end > common:
+                break
+            kept += 1
+        if kept < len(after):  # windows of one batch are encoded together, and always with the same neighbours
+            kept -= kept % self._batch
+        return kept, lead + after[kept - 1].keep_end if kept else 0
+
+
+def _common(old: Tensor, new: Tensor) -> int:
+    """How many tokens two texts begin with in common."""
+    shorter = min(old.shape[0], new.shape[0])
+    different = (old[:shorter] != new[:shorter]).nonzero()
+    return int(different[0]) if different.shape[0] else shorter
+
+
+def _same_text(old: Tensor, new: Tensor) -> bool:
+    """Whether a text is another's continuation or correction, and not another text: half of it is the same."""
+    return 2 * _common(old, new) >= old.shape[0]
