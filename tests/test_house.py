@@ -17,7 +17,7 @@ FLOORS = [
     {"provenance", "recording"},
     {"retrieval", "reading", "checks", "loading"},
     {"install"},
-    {"verification"},
+    {"verification", "probing"},
     {"model"},
     {"benchmarks", "demo"},
     {"cli"},

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from . import disk
-from .datastore import ExactStore
+from .datastore import ExactStore, restore
 from .errors import UnlimiformerError
 
 _KEYS = itertools.count(1)
@@ -94,7 +94,7 @@ class Memory:
         """Writes the memory to a folder, whole or not at all; an older memory there is replaced."""
         if self.recipe is None:
             raise UnlimiformerError("the memory was read inside the model's own forward; make one with index()")
-        disk.write(Path(folder), describe(self.recipe, self.windows), self.arrays())
+        disk.write(Path(folder), describe(self.recipe, self.windows, self.store), self.arrays())
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], verify: bool = True) -> Memory:
@@ -106,7 +106,7 @@ class Memory:
         about, arrays = disk.read(source, verify)
         recipe = Recipe.of(about["recipe"])
         return cls(
-            ExactStore(arrays["states"], arrays.get("scales")),
+            restore(about["search"], arrays, lambda name: disk.array_path(source, name)),
             arrays["token_ids"],
             recipe,
             about["windows"],
@@ -126,10 +126,11 @@ class Memory:
             "first_window": self.first_window,
             "states": self.store.states,
             "scales": self.store.scales,
+            **self.store.saved()[1],
         }
         return {name: array for name, array in named.items() if array is not None}
 
 
-def describe(recipe: Recipe, windows: int) -> dict[str, Any]:
+def describe(recipe: Recipe, windows: int, store: ExactStore) -> dict[str, Any]:
     """What a memory's folder says about it, beside its arrays."""
-    return {"recipe": asdict(recipe), "windows": windows}
+    return {"recipe": asdict(recipe), "windows": windows, "search": store.saved()[0]}

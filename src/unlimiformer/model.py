@@ -14,10 +14,12 @@ from torch import Tensor
 from .adapters import Adapter, adapter_for
 from .checks import check_tokenizer, check_weights
 from .config import UnlimiformerConfig
+from .datastore import ExactStore, build
 from .encoding import Progress
 from .errors import UnlimiformerError, UnsupportedModelError
 from .install import Installation
 from .memory import Memory
+from .probing import pooled, real_queries
 from .provenance import Listener, Provenance
 from .reading import Reader
 from .retrieval import Policy
@@ -108,13 +110,16 @@ class Unlimiformer:
         """
         self._check_wrapped()
         if folder is not None:
+            encode, target = self._installation.encode, Path(folder)
             return self._reader.read_to_disk(
-                source, prefix, Path(folder), self._installation.encode, progress, append, overwrite
+                source, prefix, target, encode, self._searched, progress, append, overwrite
             )
         if append or overwrite:
             raise UnlimiformerError("append and overwrite are for a memory on disk; give its folder")
         prefixes = None if prefix is None else [prefix]
-        return self._reader.read_texts([source], prefixes, self._installation.encode, progress)[0]
+        memory = self._reader.read_texts([source], prefixes, self._installation.encode, progress)[0]
+        memory.store = self._searched(memory)
+        return memory
 
     def generate(
         self,
@@ -160,6 +165,15 @@ class Unlimiformer:
 
     def __exit__(self, *_: object) -> None:
         self.remove()
+
+    def _searched(self, memory: Memory) -> ExactStore:
+        """The memory's store with the way of searching that was asked for, built for this model's real queries."""
+        if self.config.store == "exact" or memory.windows == 1 or self.top_k >= len(memory):
+            return memory.store
+        heard = real_queries(self.model, self._installation, memory)
+        if not heard:
+            return memory.store
+        return build(self.config.store, memory.store, pooled(heard), self.top_k, self.config.recall)
 
     def _check_wrapped(self) -> None:
         if not self._installation.applied:

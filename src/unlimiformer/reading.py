@@ -95,6 +95,7 @@ class Reader:
         prefix: str | None,
         folder: Path,
         encode: Encode,
+        searched: Callable[[Memory], ExactStore],
         progress: Progress | None = None,
         append: bool = False,
         overwrite: bool = False,
@@ -102,6 +103,7 @@ class Reader:
         """One text's memory in a folder, as it is read: nothing of it but a batch of windows is ever in RAM.
 
         An interrupted run is taken up where it stopped; `append` puts the text behind that of the memory in the folder.
+        `searched` gives the finished states a way of searching them.
         """
         ids = self._prefixes(None if prefix is None else [prefix], 1)[0]
         if append:
@@ -126,7 +128,7 @@ class Reader:
             settings = (self.window, self.config.overlap, self.config.batch_size, note, recorder.done)
             for piece in encode_windows([device_source], self._in_dtype(encode), *settings):
                 recorder.put(piece, dtype)
-            recorder.finish()
+            recorder.finish(searched(recorder.drafted()))
         return Memory.load(folder, verify=False)
 
     def read_rows(

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .datastore import encode_rows
+from .datastore import ExactStore, encode_rows
 from .disk import Draft, is_memory
 from .encoding import Piece, Source, plan
 from .errors import UnlimiformerError
@@ -74,9 +74,20 @@ class Recorder:
         self.done = windows
         self._draft.record(**self._told())
 
-    def finish(self) -> None:
-        """Puts the memory in the place of an older one."""
-        self._draft.finish(describe(self._recipe, self.windows))
+    def drafted(self) -> Memory:
+        """The memory as it lies in the draft."""
+        states, ids = self._draft.mapped("states"), self._draft.mapped("token_ids")
+        assert states is not None and ids is not None
+        store = ExactStore(states, self._draft.mapped("scales"))
+        first = self._draft.mapped("first_window")
+        return Memory(store, ids, self._recipe, self.windows, len(self._recipe.prefix), first_window=first)
+
+    def finish(self, store: ExactStore) -> None:
+        """Puts the memory in the place of an older one; `store` is how it is searched."""
+        for name, array in store.saved()[1].items():
+            self._draft.drop(name)
+            self._draft.append(name, array)
+        self._draft.finish(describe(self._recipe, self.windows, store))
 
     def _told(self) -> dict[str, Any]:
         return {"recipe": asdict(self._recipe), "windows": self.done}

@@ -2,5 +2,6 @@
 
 from .base import Hits, Scorer, Store
 from .exact import DTYPES, ExactStore, encode_rows
+from .search import build, restore
 
-__all__ = ["DTYPES", "ExactStore", "Hits", "Scorer", "Store", "encode_rows"]
+__all__ = ["DTYPES", "ExactStore", "Hits", "Scorer", "Store", "build", "encode_rows", "restore"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,6 +53,10 @@ class ExactStore:
         """How it searches, in words."""
         return f"exact, {str(self.states.dtype).removeprefix('torch.')}"
 
+    def saved(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """What is kept on disk beside the states: how they are searched, in words and arrays."""
+        return {"store": "exact"}, {}
+
     def search(self, queries: Tensor, k: int) -> Hits:
         """The k states with the largest inner products with each of `queries` (N, D); K is at most the rows."""
         k = min(k, self.rows)
@@ -82,14 +87,15 @@ class ExactStore:
             return native.mix(self.states, self.scales, index, weights)
         at_once = max(1, _BLOCK_SCORES // (index.shape[1] * self.width))
         parts = zip(index.split(at_once), weights.float().split(at_once), strict=True)
-        return torch.cat([torch.einsum("nk,nkd->nd", w, self._rows(i)) for i, w in parts])
+        return torch.cat([torch.einsum("nk,nkd->nd", w, self.rows_at(i)) for i, w in parts])
 
     def blocks(self, queries: int = 1) -> Iterator[Tensor]:
         """All states in order, in pieces of float32, small enough for `queries` scores of each."""
         size = max(64, _BLOCK_SCORES // max(self.width, queries))
         for start in range(0, self.rows, size):
-            yield self._rows(slice(start, start + size))
+            yield self.rows_at(slice(start, start + size))
 
-    def _rows(self, at) -> Tensor:
+    def rows_at(self, at: slice | Tensor) -> Tensor:
+        """Some states, in float32."""
         states = self.states[at].float()
         return states if self.scales is None else states * self.scales[at][..., None]

@@ -56,23 +56,27 @@ def _share_torch_threads() -> bool:
 
 
 def _built(compiler: str, compile_flags: tuple[str, ...], link_flags: tuple[str, ...]) -> Path:
-    source = Path(__file__).with_name("scan.c")
+    here = Path(__file__).parent
+    sources = [here / name for name in ("lists.h", "scan.c", "cells.c")]
     flags = (*_FLAGS, *compile_flags)
-    key = "|".join((source.read_text(), *flags, "link", *link_flags, platform.machine(), _cpu_features()))
-    target = cache_folder() / "native" / f"scan-{hashlib.sha256(key.encode()).hexdigest()[:16]}.so"
+    written = (source.read_text() for source in sources)
+    key = "|".join((*written, *flags, "link", *link_flags, platform.machine(), _cpu_features()))
+    target = cache_folder() / "native" / f"loops-{hashlib.sha256(key.encode()).hexdigest()[:16]}.so"
     if target.exists():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        objects, linked = Path(folder) / "scan.o", Path(folder) / "scan.so"
-        commands: tuple[list[str | Path], ...] = (
-            [compiler, *flags, "-c", "-o", objects, source],
-            [compiler, "-shared", *link_flags, "-o", linked, objects, "-lm"],
-        )
-        for command in commands:
-            subprocess.run(command, check=True, capture_output=True, timeout=120)
+        linked, objects = Path(folder) / "loops.so", []
+        for source in sources[1:]:
+            objects.append(Path(folder) / f"{source.stem}.o")
+            _run(compiler, *flags, "-c", "-o", objects[-1], source)
+        _run(compiler, "-shared", *link_flags, "-o", linked, *objects, "-lm")
         os.replace(linked, target)  # atomic: two processes that build at once both end with a whole file
     return target
+
+
+def _run(*command: str | Path) -> None:
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
 
 
 def _declare(loaded: ctypes.CDLL) -> ctypes.CDLL:
@@ -82,6 +86,10 @@ def _declare(loaded: ctypes.CDLL) -> ctypes.CDLL:
     loaded.scan.restype = ctypes.c_int
     loaded.mix.argtypes = [*states, pointer, pointer, *(integer,) * 3, pointer]
     loaded.mix.restype = None
+    loaded.search_cells.argtypes = [
+        *(*(pointer,) * 6, *(integer,) * 3, *states, *(pointer,) * 3, *(integer,) * 4, *(pointer,) * 3),
+    ]
+    loaded.search_cells.restype = ctypes.c_int
     return loaded
 
 
@@ -111,6 +119,39 @@ def scan(
     if failed:
         raise MemoryError(f"no memory to keep the {k} best of {count} queries; lower top_k or the batch size")
     return row, score
+
+
+def search_cells(
+    cells: dict[str, torch.Tensor],
+    states: torch.Tensor,
+    scales: torch.Tensor | None,
+    queries: torch.Tensor,
+    coded: torch.Tensor,
+    reach: torch.Tensor,
+    candidates: int,
+    k: int,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The k best rows for each of `queries` (N, D) in cells worth looking into; see cells.c.
+
+    Numbers and scores, (N, k) each, and how many rows were looked at, (N,).
+    """
+    native = library()
+    assert native is not None, "ask serves() first"
+    count = queries.shape[0]
+    queries, coded, reach = queries.contiguous(), coded.contiguous(), reach.contiguous()
+    score, row = torch.empty((count, k)), torch.empty((count, k), dtype=torch.int64)
+    scanned = torch.empty(count, dtype=torch.int64)
+    names = ("codes", "start", "size", "row", "centres", "spread")
+    failed = native.search_cells(
+        *(cells[name].data_ptr() for name in names),
+        *(cells["size"].shape[0], cells["codes"].shape[1] * cells["codes"].shape[3], coded.shape[1]),
+        *(states.data_ptr(), _KINDS[states.dtype], _address(scales), states.shape[1]),
+        *(queries.data_ptr(), coded.data_ptr(), reach.data_ptr(), count, candidates, k, torch.get_num_threads()),
+        *(score.data_ptr(), row.data_ptr(), scanned.data_ptr()),
+    )
+    if failed:
+        raise MemoryError(f"no memory to keep the {candidates} best of {count} queries; lower top_k or the batch size")
+    return row, score, scanned
 
 
 def mix(states: torch.Tensor, scales: torch.Tensor | None, rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
