@@ -30,8 +30,7 @@ def pytest_terminal_summary(terminalreporter):
             terminalreporter.write_line(f"{name.removeprefix('oracle: '):<60} {value:.1e}")
 
 
-@pytest.fixture(scope="session")
-def tokenizer():
+def make_tokenizer():
     """A fast tokenizer of 97 words: w0 … w93 after <pad> <s> </s>; an input is <s> … </s>."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
@@ -44,8 +43,17 @@ def tokenizer():
     )
 
 
+def make_book(words: int = 200):
+    """A text of so many words."""
+    generator = torch.Generator().manual_seed(5)
+    return " ".join(f"w{int(i)}" for i in torch.randint(0, 94, (words,), generator=generator))
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    return make_tokenizer()
+
+
 @pytest.fixture
 def book():
-    """A text of 200 words."""
-    generator = torch.Generator().manual_seed(5)
-    return " ".join(f"w{int(i)}" for i in torch.randint(0, 94, (200,), generator=generator))
+    return make_book()

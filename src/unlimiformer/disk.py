@@ -111,8 +111,10 @@ class Draft:
                 yield draft
             finally:
                 draft._close()
+                if not draft.journal().get("done"):
+                    draft.discard()
                 lock.release()
-                if folder.exists() and not is_memory(folder) and not (folder / "partial").exists():
+                if not is_memory(folder) and _is_empty(folder):
                     shutil.rmtree(folder, ignore_errors=True)
 
     def journal(self) -> dict[str, Any]:
@@ -144,6 +146,9 @@ class Draft:
                 raise UnlimiformerError(
                     f"{path} is shorter than its journal says; remove {self._partial} and start again"
                 )
+            if path.stat().st_nlink > 1:  # a run that stopped after its last step left it to a finished memory
+                shutil.copyfile(path, path.with_suffix(".own"))
+                os.replace(path.with_suffix(".own"), path)
             os.truncate(path, size)
         self._shapes[name] = (dtype, shape)
 
@@ -184,11 +189,12 @@ class Draft:
         width = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
         return _mapped(self._path(name), dtype, [self._path(name).stat().st_size // width, *shape])
 
-    def record(self, **journal: Any) -> None:
-        """Writes down how far the draft came, once all of it is safe on disk."""
+    def record(self, done: int, **journal: Any) -> None:
+        """Writes down how far the draft came, once all of it is safe on disk; one with nothing done is not kept."""
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
+        journal["done"] = done
         journal["rows"] = {name: [_NAMES[dtype], list(shape)] for name, (dtype, shape) in self._shapes.items()}
         _write_whole(self._partial / "journal.json", json.dumps(journal))
 
@@ -205,11 +211,11 @@ class Draft:
             arrays[name] = {"dtype": dtype, "shape": list(array.shape), "sha256": sha256(self._path(name))}
         self._close()
         for name, told in arrays.items():
-            os.replace(self._path(name), self.folder / _file_name(name, told["sha256"]))
+            _link(self._path(name), self.folder / _file_name(name, told["sha256"]))
         description = {"format": FORMAT_VERSION, "about": about, "arrays": arrays}
         _write_whole(self.folder / DESCRIPTION, _signed(description))
         wanted = {_file_name(name, told["sha256"]) for name, told in arrays.items()}
-        for path in self.folder.glob("*.bin"):
+        for path in (*self.folder.glob("*.bin"), *self.folder.glob("*.part")):
             if path.name not in wanted:
                 path.unlink()
         shutil.rmtree(self._partial, ignore_errors=True)
@@ -299,6 +305,17 @@ def _mapped(path: Path, dtype: torch.dtype, shape: list[int]) -> Tensor:
 def _bytes_of(rows: Tensor) -> np.ndarray:
     rows = rows.detach().cpu().contiguous()
     return rows.reshape(-1).view(torch.uint8).numpy() if rows.numel() else np.empty(0, np.uint8)
+
+
+def _link(path: Path, target: Path) -> None:
+    """Gives a file a second name, or a second body where the file system knows no second names."""
+    between = target.with_name(target.name + ".part")
+    between.unlink(missing_ok=True)
+    try:
+        os.link(path, between)
+    except OSError:
+        shutil.copyfile(path, between)
+    os.replace(between, target)
 
 
 def _write_whole(path: Path, content: str) -> None:

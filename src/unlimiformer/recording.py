@@ -90,7 +90,7 @@ class Recorder:
         self._draft.finish(describe(self._recipe, self.windows, store))
 
     def _told(self) -> dict[str, Any]:
-        return {"recipe": asdict(self._recipe), "windows": self.done}
+        return {"recipe": asdict(self._recipe), "done": self.done}
 
     def _source(self, name: str) -> Source:
         ids, lead = self._draft.mapped(name), len(self._recipe.prefix)
@@ -102,7 +102,7 @@ class Recorder:
         draft, rows = self._draft, self._journal.get("rows", {})
         new = draft.mapped("new_token_ids")
         assert new is not None
-        if self._journal.get("windows", 0) > 0:
+        if self._journal.get("done", 0) > 0:
             draft.keep("token_ids", rows["token_ids"])
             old = draft.mapped("token_ids")
             assert old is not None
@@ -110,9 +110,9 @@ class Recorder:
             if not same or not _same_text(old, new):
                 raise UnlimiformerError(
                     f"{draft.folder} holds the unfinished memory of another text or setting "
-                    f"({self._journal['windows']} windows); finish that, remove the folder, or give another path"
+                    f"({self._journal['done']} windows); finish that, remove the folder, or give another path"
                 )
-            kept, count = self._kept(old, new, self._journal["windows"])
+            kept, count = self._kept(old, new, self._journal["done"])
             for name in _STATES:
                 if name in rows and kept:
                     draft.keep(name, rows[name], None if name == "first_window" else count)
