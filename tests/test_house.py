@@ -20,6 +20,7 @@ FLOORS = [
     {"verification", "probing"},
     {"model"},
     {"benchmarks", "demo"},
+    {"planning"},
     {"cli"},
 ]
 

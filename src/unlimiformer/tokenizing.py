@@ -69,7 +69,7 @@ class _Rest:
 
     def __init__(self) -> None:
         self.text, self.before = "", 0
-        self._first: list[int] | None = None  # what the first token covers, as told in context
+        self._first: int | None = None  # where the first token starts, as told in context
         self._wanted = PIECE
 
     @property
@@ -85,8 +85,7 @@ class _Rest:
             shifted = [[start + character, end + character] for start, end in covered]
             if alone == ids[token:] and shifted[1:] == offsets[token:][1:]:
                 told = self._told(ids[:token], offsets[:token])
-                start, end = offsets[token]
-                self._first = [self.before + start, self.before + end]
+                self._first = self.before + offsets[token][0]
                 self.text, self.before = self.text[character:], self.before + character
                 self._wanted = PIECE
                 return told
@@ -99,7 +98,7 @@ class _Rest:
     def _told(self, ids: list[int], offsets: list[list[int]]) -> Tokens:
         places = torch.tensor(offsets, dtype=torch.int64).reshape(-1, 2) + self.before
         if self._first is not None and ids:
-            places[0] = torch.tensor(self._first)
+            places[0, 0] = self._first
         return Tokens(torch.tensor(ids, dtype=torch.long), places)
 
 

@@ -1,34 +1,41 @@
 """Time to decode one token against the length of the source: ours and the orders of computing it that others use.
 
-BART-base's shape with random weights, greedy, batch 1. States are random too: the work does not depend on their values.
+BART-base's shape with random weights, greedy, batch 1. Random weights ask random questions, by which no store can be
+judged. So states and queries are those of a real model over a real text: `Sample.of` records them. An
+orthonormal basis lifts them to BART-base's width, which keeps every score. Where more states are wanted than there are,
+the real ones come again, each moved by half the difference of two others and shrunk to keep the spread of all. In the
+wrapped model the search gets the recorded queries, layer by layer, two steps of a six-headed layer for twelve heads.
 """
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.generation.streamers import BaseStreamer
 
 from ..adapters import Call, CrossAttention
 from ..attention import fold_queries
-from ..datastore import DTYPES, ExactStore
+from ..datastore import DTYPES, ExactStore, Hits, build
+from ..datastore.cells import CellStore
 from ..install import PlaceholderOutput
 from ..memory import Memory
 from ..model import Unlimiformer
 from ..pictures import pyplot
+from ..probing import real_queries
+from .clock import ms_per_token
 
 WINDOW = 1024
 OURS = "ours"
+RECALL = 0.99
+LONGEST_OF_OTHERS = 1 << 18
+"""Longer inputs are measured for int8 alone: the others would need many gigabytes."""
+_WIDTH, _HEADS, _LAYERS = 768, 12, 6
 
 
 @dataclass(frozen=True)
@@ -41,6 +48,7 @@ class Row:
     ms_per_token: float
     ratio_to_truncated: float
     bytes_per_source_token: float
+    mass_recall: float
 
 
 def bart_base() -> Any:
@@ -61,9 +69,54 @@ def bart_base() -> Any:
     return BartForConditionalGeneration(config).eval()
 
 
+@dataclass(frozen=True)
+class Sample:
+    """Real states (n, 768) and, for each layer, real folded queries (steps, 12, 768) over them."""
+
+    states: Tensor
+    queries: list[Tensor]
+
+    @classmethod
+    def of(cls, wrapped: Unlimiformer, memory: Memory) -> Sample:
+        """Records a wrapped model over a memory."""
+        calls = real_queries(wrapped.model, wrapped._installation, memory)
+        layers = len(wrapped._installation.attentions)
+        generator = torch.Generator().manual_seed(0)
+        basis = torch.linalg.qr(torch.randn(_WIDTH, memory.store.width, generator=generator)).Q
+        queries = [torch.cat(calls[layer::layers]) @ basis.T for layer in range(layers)]
+        whole = [layer[: layer.shape[0] // _HEADS * _HEADS].unflatten(0, (-1, _HEADS)) for layer in queries]
+        return cls(torch.cat(list(memory.store.blocks())) @ basis.T, whole)
+
+    def extended(self, tokens: int) -> Tensor:
+        """So many states with the statistics of the real ones; as many as there are come as they are."""
+        parts, generator = [self.states[:tokens]], torch.Generator().manual_seed(1)
+        count = self.states.shape[0]
+        for start in range(count, tokens, count):
+            here = min(count, tokens - start)
+            first, second = (self.states[torch.randint(count, (here,), generator=generator)] for _ in range(2))
+            mean = self.states.mean(dim=0)
+            parts.append((self.states[:here] - mean + 0.5 * (first - second)) / 1.5**0.5 + mean)
+        return torch.cat(parts)
+
+
+class _Replay(ExactStore):
+    """A store that is asked the recorded queries, whatever it is asked."""
+
+    def __init__(self, store: ExactStore, queries: list[Tensor]) -> None:
+        super().__init__(store.states, store.scales)
+        self._store, self._queries, self._calls = store, queries, 0
+
+    def search(self, queries: Tensor, k: int) -> Hits:
+        layer, step = self._calls % _LAYERS, self._calls // _LAYERS
+        recorded = self._queries[layer % len(self._queries)]
+        self._calls += 1
+        return self._store.search(recorded[step % recorded.shape[0]], k)
+
+
 @torch.no_grad()
 def run(
     lengths: Sequence[int],
+    sample: Sample,
     new_tokens: int = 12,
     repeats: int = 3,
     top_k: int = WINDOW,
@@ -73,18 +126,19 @@ def run(
     model = bart_base()
     rows: list[Row] = []
     for tokens in lengths:
-        states = torch.nn.functional.layer_norm(torch.randn(tokens, 768, generator=_seeded(tokens)), (768,))
-        methods = _methods(model, states, top_k)
+        states = sample.extended(tokens)
+        methods = _methods(model, states, sample.queries, top_k, say)
         times: dict[tuple[str, str], list[float]] = {}
         for _ in range(repeats):
-            for name, dtype, prepare in methods:
-                with prepare() as decode:
-                    times.setdefault((name, dtype), []).append(_ms_per_token(decode, new_tokens))
-                say(f"{tokens:,} tokens, {name} {dtype}: {times[name, dtype][-1]:.1f} ms")
+            for method in methods:
+                with method.prepare() as decode:
+                    times.setdefault((method.name, method.dtype), []).append(decode(new_tokens))
+                say(f"{tokens:,} tokens, {method.name} {method.dtype}: {times[method.name, method.dtype][-1]:.1f} ms")
         truncated = min(times["truncated", "float32"])
-        for (name, dtype), measured in times.items():
-            best = min(measured)
-            rows.append(Row(name, dtype, tokens, best, best / truncated, _bytes_per_token(name, dtype, model)))
+        for method in methods:
+            best = min(times[method.name, method.dtype])
+            figures = (best, best / truncated, method.bytes_per_source_token, method.mass_recall)
+            rows.append(Row(method.name, method.dtype, tokens, *figures))
     return rows
 
 
@@ -99,7 +153,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
     figure, axes = plots.subplots(figsize=(7, 4.2))
     lines: dict[str, list[Row]] = {}
     for row in rows:
-        lines.setdefault(row.method if row.method != OURS else f"{OURS}, {row.dtype}", []).append(row)
+        lines.setdefault(f"{row.method}, {row.dtype}" if row.method.startswith(OURS) else row.method, []).append(row)
     for name, points in lines.items():
         style = "-o" if name.startswith(OURS) else "--s"
         axes.plot([p.tokens for p in points], [p.ms_per_token for p in points], style, label=name)
@@ -111,28 +165,57 @@ def plot(rows: Sequence[Row], path: Path) -> None:
     plots.close(figure)
 
 
-Decode = Callable[[int], list[float]]
-Method = tuple[str, str, Callable[[], Any]]
+Decode = Callable[[int], float]
 
 
-def _methods(model: Any, states: Tensor, top_k: int) -> list[Method]:
+@dataclass(frozen=True)
+class _Method:
+    """A way of decoding: `prepare` is a context in which the model decodes by it."""
+
+    name: str
+    dtype: str
+    bytes_per_source_token: float
+    prepare: Callable[[], Any]
+    mass_recall: float = 1.0
+
+
+def _methods(
+    model: Any, states: Tensor, queries: list[Tensor], top_k: int, say: Callable[[str], None]
+) -> list[_Method]:
     """Each method's name, dtype, and a context in which the model decodes by it; what takes long is built here."""
-    methods: list[Method] = [("truncated", "float32", partial(_plain, model, states[:WINDOW]))]
+    states_kept, all_kept = 4 * _WIDTH, 2 * 4 * _WIDTH * _LAYERS
+    methods = [_Method("truncated", "float32", all_kept, partial(_plain, model, states[:WINDOW]))]
+    others = states.shape[0] <= LONGEST_OF_OTHERS
     for name, order in (("retrieve-then-project", _RetrieveThenProject), ("all-layers-kv", _AllLayersKeysValues)):
+        if not others:
+            continue
         with Unlimiformer(model, top_k=top_k) as u:
             orders = [order(view, states, top_k) for view in u._installation.attentions]
-        methods.append((name, "float32", partial(_other_order, model, states, orders)))
+        kept = all_kept if order is _AllLayersKeysValues else states_kept
+        methods.append(_Method(name, "float32", kept, partial(_other_order, model, states, orders)))
     for dtype in DTYPES:
+        if dtype != "int8" and not others:
+            continue
         store = ExactStore.empty(states.shape[0], states.shape[1], DTYPES[dtype])
-        store.put(0, states)
-        methods.append((OURS, dtype, partial(_ours, model, store, top_k)))
+        for start in range(0, states.shape[0], WINDOW):
+            store.put(start, states[start : start + WINDOW])
+        ours = partial(_ours, model, _Replay(store, queries), top_k)
+        methods.append(_Method(OURS, dtype, store.nbytes / store.rows, ours))
+    say(f"{states.shape[0]:,} tokens, building cells")
+    asked = torch.cat([layer.flatten(0, 1) for layer in queries])
+    cells = build("cells", store, asked, top_k, RECALL)
+    if isinstance(cells, CellStore):
+        ours = partial(_ours, model, _Replay(cells, queries), top_k)
+        beside = cells.nbytes / cells.rows
+        methods.append(_Method(f"{OURS}, cells", "int8", beside, ours, cells.measured.mass_recall))
     return methods
 
 
 @contextmanager
 def _plain(model: Any, states: Tensor) -> Iterator[Decode]:
     mask = torch.ones((1, states.shape[0]), dtype=torch.long)
-    yield lambda n: _generate(model, PlaceholderOutput(last_hidden_state=states[None]), mask, n)  # type: ignore[arg-type]
+    outputs = PlaceholderOutput(last_hidden_state=states[None])  # type: ignore[arg-type]
+    yield lambda n: ms_per_token(model, n, encoder_outputs=outputs, attention_mask=mask)
 
 
 @contextmanager
@@ -141,7 +224,7 @@ def _ours(model: Any, store: ExactStore, top_k: int) -> Iterator[Decode]:
         windows = max(2, 2 * store.rows // WINDOW)  # one window would be attended to whole
         memory = Memory(store, torch.zeros(store.rows, dtype=torch.long), None, windows)
         mask = torch.ones((1, 1), dtype=torch.long)
-        yield lambda n: _generate(model, u._installation.output([memory]), mask, n)
+        yield lambda n: ms_per_token(model, n, encoder_outputs=u._installation.output([memory]), attention_mask=mask)
 
 
 @contextmanager
@@ -187,46 +270,3 @@ class _AllLayersKeysValues:
         queries = self.view.queries(call).transpose(1, 2)  # (1, H, T, d)
         context = torch.nn.functional.scaled_dot_product_attention(queries, self.keys, self.values, scale=1.0)
         return self.view.finish(context.transpose(1, 2), torch.empty(0), call)
-
-
-def _generate(model: Any, outputs: Any, mask: Tensor, new_tokens: int) -> list[float]:
-    """When each token was there, in seconds."""
-    clock = _Clock()
-    model.generate(
-        encoder_outputs=outputs,
-        attention_mask=mask,
-        streamer=clock,
-        max_new_tokens=new_tokens,
-        min_new_tokens=new_tokens,
-        do_sample=False,
-        num_beams=1,
-    )
-    return clock.times
-
-
-class _Clock(BaseStreamer):
-    def __init__(self) -> None:
-        self.times: list[float] = []
-
-    def put(self, value: Any) -> None:
-        self.times.append(time.perf_counter())
-
-    def end(self) -> None:
-        pass
-
-
-def _ms_per_token(decode: Decode, new_tokens: int) -> float:
-    """Median time between tokens, after two to warm up: what happens once, and a neighbour's noise, do not count."""
-    times = decode(3 + new_tokens)[3:]
-    return statistics.median(after - before for before, after in pairwise(times)) * 1000
-
-
-def _bytes_per_token(method: str, dtype: str, model: Any) -> float:
-    width, layers = model.config.d_model, model.config.decoder_layers
-    if method in ("truncated", "all-layers-kv"):
-        return 2 * layers * width * 4
-    return width * DTYPES[dtype].itemsize + (4 if dtype == "int8" else 0)
-
-
-def _seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)

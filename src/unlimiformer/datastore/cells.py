@@ -24,14 +24,13 @@ LEAST_ROWS = 16384
 """Fewer rows are scanned faster than they are looked up."""
 _BLOCK, _FOURS = 8, 4  # how codes lie: see cells.c
 _ROWS = 1 << 15  # rows worked on at a time
-_DIRECTIONS = 256  # that rows are coded by
+_DIRECTIONS, _MORE, _MANY = 256, 384, 1 << 19  # directions that rows are coded by, and more of them for many rows
 _MIDDLE, _HIGHEST = 64, 127  # codes have 7 bits
 _CLIPPED = 0.999  # of a direction's values lie within the codes' range
 _REACHES = (1.5, 2.0, 2.5, 2.75, 3.0, 3.25, 3.5, 4.0, 5.0)
 _CANDIDATES = (1.25, 1.5, 2.0, 3.0, 4.0)  # rows scored exactly, for each one wanted
 _SAMPLE = 1 << 17
 _UNSEEN = 0.1  # what queries that look anywhere count against those that were seen
-Progress = Callable[[str], None]
 
 
 class CellStore(ExactStore):
@@ -91,22 +90,27 @@ class CellStore(ExactStore):
         )
 
 
-def build_cells(
-    store: ExactStore, queries: Tensor, k: int, recall: float, say: Progress = lambda _: None
-) -> ExactStore:
+def build_cells(store: ExactStore, queries: Tensor, k: int, recall: float) -> ExactStore:
     """A cell store of the same states that has `recall` of the attention mass on real queries (M, D).
 
-    The store itself is given back where cells cannot serve: few rows, no compiled loops, or the recall is out of reach.
+    The store itself is given back where cells cannot serve: few rows, no compiled loops, the recall out of reach, or a
+    scan of all rows that takes no longer.
     """
     k = min(k, store.rows)
     if not native.serves(store.states) or store.rows < max(LEAST_ROWS, 8 * k):
         return store
+    best = fastest_cells(store, queries, k, recall)
+    _, asked = held_out(queries[: 16 * TOGETHER])
+    plain = measure(store, asked, exact_hits(store, asked, k), k, 1.0)
+    return best if best is not None and best.measured.milliseconds < plain.milliseconds else store
+
+
+def fastest_cells(store: ExactStore, queries: Tensor, k: int, recall: float) -> CellStore | None:
+    """Cells, with the fastest way of looking into them that has the recall; None if none has."""
     learnt, asked = held_out(queries)
     projection, encode = _geometry(store, learnt)
-    say("making cells")
     cells = _cells(store, encode, weights=_importance(learnt, projection))
     cells["projection"] = projection
-    say("measuring recall")
     exact = exact_hits(store, asked, k)
     best = None
     for candidates in _CANDIDATES:
@@ -117,8 +121,7 @@ def build_cells(
                 if best is None or made.measured.milliseconds < best.measured.milliseconds:
                     best = made
                 break  # looking farther only takes longer
-    plain = measure(store, asked[:TOGETHER], exact[:1], k, 1.0)
-    return best if best is not None and best.measured.milliseconds < plain.milliseconds else store
+    return best
 
 
 def _geometry(store: ExactStore, queries: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
@@ -162,7 +165,7 @@ def _cells(store: ExactStore, encode: Callable[[Tensor], Tensor], weights: Tenso
     place = start[number] * _BLOCK + torch.arange(store.rows) - first[number]
     row = torch.zeros(int(start[-1]) * _BLOCK, dtype=torch.int32)
     row[place] = order.to(torch.int32)
-    dims, coded_dims = weights.shape[0], min(weights.shape[0], _DIRECTIONS)
+    dims, coded_dims = weights.shape[0], min(weights.shape[0], _DIRECTIONS if store.rows < _MANY else _MORE)
     sample = encode(store.rows_at(torch.arange(0, store.rows, max(1, store.rows // _ROWS))))
     step = torch.stack([direction.abs().quantile(_CLIPPED) for direction in sample.T]).clamp_min(1e-30) / (
         _HIGHEST - _MIDDLE
