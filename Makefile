@@ -2,7 +2,7 @@
 # make test    lint, types and every test
 # make lint    lint and types alone
 # make demo    a real model answers questions over a whole play; needs nothing but the package index
-# make bench   the decoding benchmark; results in bench/results
+# make bench   all benchmarks; results in bench/results
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -38,7 +38,9 @@ demo: setup
 	$(BIN)/unlimiformer demo
 
 bench: setup
-	$(BIN)/unlimiformer bench decode --lengths 1024,16384,131072 --json bench/results/decode.json
+	$(BIN)/unlimiformer bench decode --lengths 1024,16384,131072,1000000 --json bench/results/decode.json
+	$(BIN)/unlimiformer bench search --json bench/results/search.json
+	$(BIN)/python bench/index_growth.py
 	$(BIN)/unlimiformer bench encode --json bench/results/encode.json
 
 clean:

@@ -17,11 +17,18 @@ def table() -> str:
     seen = dict.fromkeys((row["method"], row["dtype"]) for row in rows)
     for method, dtype in seen:
         cells = {row["tokens"]: row for row in rows if (row["method"], row["dtype"]) == (method, dtype)}
-        size = f"{next(iter(cells.values()))['bytes_per_source_token']:,.0f}"
-        text = [f"{cells[n]['ms_per_token']:.0f} ms ({cells[n]['ratio_to_truncated']:.2f} ×)" for n in lengths]
-        name = "truncated to 1,024" if method == "truncated" else f"**{method}**" if method == "ours" else method
+        size = f"{list(cells.values())[-1]['bytes_per_source_token']:,.0f}"
+        text = [_cell(cells.get(n)) for n in lengths]
+        name = "truncated to 1,024" if method == "truncated" else f"**{method}**" if "ours" in method else method
         lines.append(f"| {name} | {dtype} | {size} | " + " | ".join(text) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _cell(row: dict | None) -> str:
+    if row is None:
+        return "–"
+    recall = "" if row["mass_recall"] == 1 else f", {row['mass_recall']:.3f} of the mass"
+    return f"{row['ms_per_token']:.0f} ms ({row['ratio_to_truncated']:.2f} ×{recall})"
 
 
 def main() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from tiny import make
@@ -114,26 +116,77 @@ def test_standard_input_that_is_not_utf8(folder):
     assert b"standard input is not UTF-8" in done.stderr
 
 
-def test_bench_decode_writes_rows_and_a_picture(tmp_path, monkeypatch):
+def test_index_then_generate_from_the_memory(folder, file, tmp_path):
+    memory = str(tmp_path / "book.memory")
+    told = json.loads(run("index", file, "-o", memory, "--model", folder, "--json").stdout)
+    assert told["tokens"] == 202 and told["windows_kept"] == 0 and told["search"] == "exact, int8"
+    options = ("--model", folder, "--max-new-tokens", "4", "--min-new-tokens", "4", "--json")
+    by_memory = json.loads(run("generate", memory, *options).stdout)
+    by_file = json.loads(run("generate", file, *options, "--dtype", "int8").stdout)
+    assert by_memory["text"] == by_file["text"] and by_memory["memory_bytes"] == 202 * 36
+    again = json.loads(run("index", file, "-o", memory, "--model", folder, "--json").stdout)
+    assert again["windows_kept"] == again["windows"] == told["windows"]
+    appended = json.loads(run("index", file, "-o", memory, "--model", folder, "--append", "--json").stdout)
+    assert appended["tokens"] == 402 and appended["windows_kept"] > 0
+    assert (
+        b"made with another text"
+        in run("index", "-", "-o", memory, "--model", folder, stdin=b"w9 " * 99, code=2).stderr
+    )
+    run("index", "-", "-o", memory, "--model", folder, "--overwrite", stdin=b"w9 " * 99)
+    assert b"is a memory: it has been read" in run("plan", memory, "--model", folder, code=2).stderr
+    assert (
+        b"not a memory to append to" in run("index", file, "-o", "none", "--model", folder, "--append", code=2).stderr
+    )
+
+
+@pytest.mark.parametrize("signal_name", ["SIGINT", "SIGTERM"])
+def test_an_interrupted_index_says_so_and_goes_on(folder, tmp_path, signal_name):
+    text, memory = tmp_path / "long.txt", tmp_path / "m"
+    text.write_text("w1 w2 w3 w4 w5 w6 w7 " * 3000)
+    command = [sys.executable, "-m", "unlimiformer", "index", str(text), "-o", str(memory), "--model", folder, "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    journal = memory / "partial" / "journal.json"
+    for _ in range(600):
+        if journal.exists() and json.loads(journal.read_text())["done"] > 8:
+            break
+        time.sleep(0.1)
+    process.send_signal(getattr(signal, signal_name))
+    _, said = process.communicate(timeout=60)
+    assert process.returncode not in (0, None)
+    if signal_name == "SIGINT":
+        assert process.returncode == 130 and b"the same command goes on" in said
+    assert json.loads(run(*command[3:]).stdout)["windows_kept"] > 8
+
+
+def test_plan_tells_what_then_happens(folder, file):
+    plan = json.loads(run("plan", file, "--model", folder, "--json").stdout)
+    made = json.loads(run("generate", file, "--model", folder, "--dtype", "int8", "--json").stdout)
+    assert (plan["tokens"], plan["windows"]) == (made["source_tokens"], made["windows"])
+    stores = {store["dtype"]: store for store in plan["stores"]}
+    assert stores["int8"]["memory_bytes"] == made["memory_bytes"]
+    assert set(stores) == {"float32", "bfloat16", "int8"} and plan["encode_seconds"] > 0
+    assert b"202 tokens in" in run("plan", file, "--model", folder).stdout
+
+
+def test_bench_search_measures_every_store(folder, file, tmp_path):
+    out = tmp_path / "search.json"
+    run("bench", "search", "--model", folder, "--text", file, "--top-k", "8", "--json", str(out))
+    rows = json.loads(out.read_text())["rows"]
+    assert [row["store"].split(",")[0] for row in rows] == ["exact", "exact", "exact", "cells", "faiss"]
+    assert rows[0]["recall"] == 1 and rows[0]["mass_recall"] == pytest.approx(1)
+    assert all(row["mass_recall"] > 0.9 for row in rows)
+
+
+def test_bench_decode_writes_rows_and_a_picture(folder, file, tmp_path):
     """The shape of the result, on lengths that take seconds."""
     out = tmp_path / "decode.json"
-    run(
-        "bench",
-        "decode",
-        "--lengths",
-        "64,200",
-        "--new-tokens",
-        "1",
-        "--repeats",
-        "1",
-        "--top-k",
-        "32",
-        "--json",
-        str(out),
-    )
+    real = ("--model", folder, "--text", file)
+    lengths = ("--lengths", "64,300", "--new-tokens", "2", "--repeats", "1", "--top-k", "32")
+    run("bench", "decode", *lengths, *real, "--json", str(out))
     rows = json.loads(out.read_text())["rows"]
-    assert set(rows[0]) == {"method", "dtype", "tokens", "ms_per_token", "ratio_to_truncated", "bytes_per_source_token"}
-    methods = {(row["method"], row["dtype"]) for row in rows if row["tokens"] == 200}
+    figures = {"ms_per_token", "ratio_to_truncated", "bytes_per_source_token", "mass_recall"}
+    assert set(rows[0]) == {"method", "dtype", "tokens"} | figures
+    methods = {(row["method"], row["dtype"]) for row in rows if row["tokens"] == 300}
     others = {("truncated", "float32"), ("retrieve-then-project", "float32"), ("all-layers-kv", "float32")}
     assert methods == others | {("ours", dtype) for dtype in ("float32", "bfloat16", "int8")}
     assert all(row["bytes_per_source_token"] <= 1.1 * 768 * 4 for row in rows if row["method"] == "ours")

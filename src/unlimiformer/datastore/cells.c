@@ -13,6 +13,8 @@
 #define FOURS 4  /* dimensions that lie together */
 #define AT_ONCE 4 /* queries that share one reading of a block */
 #define LEVELS 2048
+#define FIRST 64      /* directions that decide whether a row is worth the others */
+#define MARGIN 2.0f   /* in spreads of what the others add */
 #define SEED_SHARE 4 /* seeds hold at least this many times the rows that are rescored */
 
 typedef struct {
@@ -25,7 +27,17 @@ typedef struct {
     int64_t cells, dims, width;
 } cell_index;
 
-/* Sums (count, BLOCK) of one block of codes with each of `count` <= AT_ONCE queries (dims int8 each). */
+/* One query as it meets codes. */
+typedef struct {
+    int8_t *codes;  /* (width) */
+    float *bound;   /* (cells): how high a row of the cell may score */
+    float *uncoded; /* (cells): what directions without a code add, taken from the centre */
+    int32_t *later; /* (cells): what coded directions after the first add, taken from the centre */
+    int32_t margin; /* by how much a row may differ from its centre there */
+    float scale, seeds;
+} asked;
+
+/* Adds to sums (count, BLOCK) the products of one block of codes with each of `count` <= AT_ONCE queries (dims int8 each). */
 #if defined(__AVX2__)
 #define ADD(q)                                                                                           \
     do {                                                                                                 \
@@ -41,7 +53,9 @@ static inline void dots_block(const uint8_t *codes, const int8_t *const *queries
     const int8_t *query0 = queries[0], *query1 = queries[count > 1], *query2 = queries[count > 2 ? 2 : 0];
     const int8_t *query3 = queries[count > 3 ? 3 : 0];
     __m256i ones = _mm256_set1_epi16(1), zero = _mm256_setzero_si256();
-    __m256i sum0 = zero, sum1 = zero, sum2 = zero, sum3 = zero;
+    __m256i *sums = (__m256i *)out;
+    __m256i sum0 = _mm256_loadu_si256(sums), sum1 = count > 1 ? _mm256_loadu_si256(sums + 1) : zero;
+    __m256i sum2 = count > 2 ? _mm256_loadu_si256(sums + 2) : zero, sum3 = count > 3 ? _mm256_loadu_si256(sums + 3) : zero;
     if (count == 1) LOOP(ADD(0);)
     else if (count == 2) LOOP(ADD(0); ADD(1);)
     else LOOP(ADD(0); ADD(1); ADD(2); ADD(3);)
@@ -55,7 +69,6 @@ static inline void dots_block(const uint8_t *codes, const int8_t *const *queries
 #else
 static inline void dots_block(const uint8_t *codes, const int8_t *const *queries, int count, int64_t dims, int32_t *out) {
     for (int q = 0; q < count; q++) {
-        for (int t = 0; t < BLOCK; t++) out[q * BLOCK + t] = 0;
         for (int64_t i = 0; i < dims; i += FOURS)
             for (int t = 0; t < BLOCK; t++)
                 for (int f = 0; f < FOURS; f++) out[q * BLOCK + t] += codes[i * BLOCK + t * FOURS + f] * queries[q][i + f];
@@ -80,34 +93,49 @@ static inline int32_t whole_floor(const best_list *list, float scale, float offs
     return floor > -2e9f ? (floor < 2e9f ? (int32_t)floorf(floor) : 2000000000) : -2000000000;
 }
 
-/* Offers the rows of one cell to the lists of `count` <= AT_ONCE queries, numbered in `which`; `offset` (queries, cells) is
- * what the directions that have no code add to a row's score, taken from the cell's centre. */
-static void scan_cell(const cell_index *index, int64_t cell, const int8_t *queries, const float *scales,
-                      const float *offset, const int *which, int count, int64_t keep, best_list *lists) {
-    const int8_t *at[AT_ONCE];
-    int32_t sums[AT_ONCE * BLOCK], floors[AT_ONCE];
-    float base[AT_ONCE];
+/* Offers the rows of one cell to the lists of `count` <= AT_ONCE queries, numbered in `which`.
+ *
+ * The first FIRST directions carry most of a score. What the other coded ones add is guessed from the cell's centre; rows
+ * that stay below the floor even with `margin` more are given up. What the directions without a code add is the centre's. */
+static void scan_cell(const cell_index *index, int64_t cell, const asked *queries, const int *which, int count,
+                      int64_t keep, best_list *lists) {
+    const int8_t *at[AT_ONCE], *later[AT_ONCE];
+    int32_t floors[AT_ONCE], early[AT_ONCE];
+    int64_t first = index->dims < FIRST ? index->dims : FIRST;
     for (int q = 0; q < count; q++) {
-        at[q] = queries + which[q] * index->width;
-        base[q] = offset[which[q] * index->cells + cell];
-        floors[q] = whole_floor(&lists[which[q]], scales[which[q]], base[q]);
+        const asked *query = queries + which[q];
+        at[q] = query->codes;
+        floors[q] = whole_floor(&lists[which[q]], query->scale, query->uncoded[cell]);
+        early[q] = floors[q] > -1000000000 ? floors[q] - query->later[cell] - query->margin : floors[q];
     }
     for (int64_t block = index->start[cell]; block < index->start[cell + 1]; block++) {
+        const uint8_t *codes = index->codes + block * BLOCK * index->dims;
         int64_t rows = index->size[cell] - (block - index->start[cell]) * BLOCK;
         unsigned real = rows < BLOCK ? (1u << rows) - 1 : 255u;
-        dots_block(index->codes + block * BLOCK * index->dims, at, count, index->dims, sums);
+        int32_t sums[AT_ONCE * BLOCK] = {0}, hopeful[AT_ONCE * BLOCK];
+        int left[AT_ONCE], hopes = 0;
+        dots_block(codes, at, count, first, sums);
         for (int q = 0; q < count; q++) {
-            unsigned bits = above(sums + q * BLOCK, floors[q]) & real;
-            if (!bits) continue;
+            if (!(above(sums + q * BLOCK, early[q]) & real)) continue;
+            memcpy(hopeful + hopes * BLOCK, sums + q * BLOCK, BLOCK * sizeof *sums);
+            later[hopes] = at[q] + first;
+            left[hopes++] = q;
+        }
+        if (!hopes) continue;
+        if (index->dims > first) dots_block(codes + BLOCK * first, later, hopes, index->dims - first, hopeful);
+        for (int h = 0; h < hopes; h++) {
+            int q = left[h];
+            const asked *query = queries + which[q];
             best_list *list = &lists[which[q]];
-            for (; bits; bits &= bits - 1) {
+            for (unsigned bits = above(hopeful + h * BLOCK, floors[q]) & real; bits; bits &= bits - 1) {
                 int t = __builtin_ctz(bits);
-                list->score[list->count] = scales[which[q]] * (float)sums[q * BLOCK + t] + base[q];
+                list->score[list->count] = query->scale * (float)hopeful[h * BLOCK + t] + query->uncoded[cell];
                 list->row[list->count++] = (int32_t)(block * BLOCK + t);
             }
             if (list->count > CAPACITY(keep) - BLOCK) {
                 drop_low(list, keep);
-                floors[q] = whole_floor(list, scales[which[q]], base[q]);
+                floors[q] = whole_floor(list, query->scale, query->uncoded[cell]);
+                early[q] = floors[q] - query->later[cell] - query->margin;
             }
         }
     }
@@ -171,66 +199,83 @@ static void rescore(best_list *list, const cell_index *index, const char *states
     }
 }
 
+/* Fills in what a query's centres tell. `reach`: how far above its centre's score a cell may go, in spreads. */
+static void ask_centres(const cell_index *index, asked *queries, int64_t count, const float *reach, int64_t block) {
+    int64_t first = index->dims < FIRST ? index->dims : FIRST;
+    const uint8_t *centre = index->centres + block * BLOCK * index->width;
+    for (int64_t q = 0; q < count; q += AT_ONCE) {
+        const int8_t *at[AT_ONCE] = {0};
+        int32_t sums[AT_ONCE * BLOCK] = {0}, later[AT_ONCE * BLOCK] = {0}, rest[AT_ONCE * BLOCK] = {0};
+        int here = count - q < AT_ONCE ? (int)(count - q) : AT_ONCE;
+        for (int i = 0; i < here; i++) at[i] = queries[q + i].codes;
+        dots_block(centre, at, here, first, sums);
+        for (int i = 0; i < here; i++) at[i] += first;
+        dots_block(centre + BLOCK * first, at, here, index->dims - first, later);
+        for (int i = 0; i < here; i++) at[i] += index->dims - first;
+        dots_block(centre + BLOCK * index->dims, at, here, index->width - index->dims, rest);
+        for (int i = 0; i < here; i++) {
+            asked *query = queries + q + i;
+            for (int64_t t = 0; t < BLOCK && block * BLOCK + t < index->cells; t++) {
+                int64_t c = block * BLOCK + t;
+                query->later[c] = later[i * BLOCK + t];
+                query->uncoded[c] = query->scale * (float)rest[i * BLOCK + t];
+                query->bound[c] = query->scale * (float)(sums[i * BLOCK + t] + later[i * BLOCK + t]) + query->uncoded[c] +
+                                  reach[q + i] * index->spread[c];
+            }
+        }
+    }
+}
+
+/* A query (width) as small whole numbers; `codes_spread` is the standard deviation of a direction's codes. */
+static void shrink(const float *coded, const cell_index *index, float codes_spread, asked *query) {
+    float peak = 1e-30f, others = 0;
+    int64_t first = index->dims < FIRST ? index->dims : FIRST;
+    for (int64_t i = 0; i < index->width; i++) peak = fmaxf(peak, fabsf(coded[i]));
+    for (int64_t i = 0; i < index->width; i++) query->codes[i] = (int8_t)rintf(coded[i] * (127.0f / peak));
+    for (int64_t i = first; i < index->dims; i++) others += (float)query->codes[i] * (float)query->codes[i];
+    query->scale = peak / 127.0f;
+    query->margin = (int32_t)(MARGIN * codes_spread * sqrtf(others));
+}
+
 /* The `keep` best rows of each of `count` queries, among those in cells that are worth looking into.
- * coded (count, all_dims): the queries as they meet codes. reach (count): how far above its centre a cell may score, in spreads.
- * scanned (count): how many rows each looked at. Returns 0, or -1 when there is no memory. */
+ * coded (count, all_dims): the queries as they meet codes. reach (count): how far above its centre a cell may score, in
+ * spreads. scanned (count): how many rows each looked at. Returns 0, or -1 when there is no memory. */
 int search_cells(const uint8_t *codes, const int64_t *start, const int32_t *size, const int32_t *row,
                  const uint8_t *centres, const float *spread, int64_t cells, int64_t dims, int64_t all_dims,
-                 const char *states, int kind,
-                 const float *row_scales, int64_t width, const float *queries, const float *coded, const float *reach,
-                 int64_t count, int64_t candidates, int64_t keep, int64_t parts, float *out_score, int64_t *out_row,
-                 int64_t *scanned) {
+                 float codes_spread, const char *states, int kind, const float *row_scales, int64_t width,
+                 const float *queries, const float *coded, const float *reach, int64_t count, int64_t candidates,
+                 int64_t keep, int64_t parts, float *out_score, int64_t *out_row, int64_t *scanned) {
     cell_index index = {codes, start, size, row, centres, spread, cells, dims, all_dims};
     int64_t capacity = CAPACITY(candidates), all = parts * count;
     best_list *lists = malloc((size_t)all * sizeof *lists);
     float *score = malloc((size_t)(all * capacity) * sizeof *score);
     int32_t *place = malloc((size_t)(all * capacity) * sizeof *place);
-    float *bound = malloc((size_t)(count * cells) * sizeof *bound), *scales = malloc((size_t)count * sizeof *scales);
-    float *seeds = malloc((size_t)count * sizeof *seeds), *offset = malloc((size_t)(count * cells) * sizeof *offset);
+    asked *ask = malloc((size_t)count * sizeof *ask);
+    float *of_cells = malloc((size_t)(2 * count * cells) * sizeof *of_cells);
+    int32_t *later = malloc((size_t)(count * cells) * sizeof *later);
     int8_t *small = malloc((size_t)(count * all_dims));
     int16_t *whole = malloc((size_t)(count * width) * sizeof *whole);
-    int failed = !lists || !score || !place || !bound || !scales || !seeds || !offset || !small || !whole;
+    int failed = !lists || !score || !place || !ask || !of_cells || !later || !small || !whole;
     if (!failed) {
         for (int64_t i = 0; i < all; i++) lists[i] = (best_list){score + i * capacity, place + i * capacity, 0, -INFINITY};
         for (int64_t q = 0; q < count; q++) {
-            float peak = 1e-30f;
-            const float *from = coded + q * all_dims;
-            for (int64_t i = 0; i < all_dims; i++) peak = fmaxf(peak, fabsf(from[i]));
-            for (int64_t i = 0; i < all_dims; i++) small[q * all_dims + i] = (int8_t)rintf(from[i] * (127.0f / peak));
-            scales[q] = peak / 127.0f;
+            ask[q] = (asked){small + q * all_dims, of_cells + 2 * q * cells, of_cells + (2 * q + 1) * cells,
+                             later + q * cells, 0, 0, 0};
+            shrink(coded + q * all_dims, &index, codes_spread, &ask[q]);
             scanned[q] = 0;
         }
 #pragma omp parallel for schedule(static) num_threads(parts)
-        for (int64_t block = 0; block < (cells + BLOCK - 1) / BLOCK; block++) {
-            for (int64_t q = 0; q < count; q += AT_ONCE) {
-                const int8_t *at[AT_ONCE] = {0};
-                int32_t sums[AT_ONCE * BLOCK], rest[AT_ONCE * BLOCK] = {0};
-                int here = count - q < AT_ONCE ? (int)(count - q) : AT_ONCE;
-                const uint8_t *centre = centres + block * BLOCK * all_dims;
-                for (int i = 0; i < here; i++) at[i] = small + (q + i) * all_dims;
-                dots_block(centre, at, here, dims, sums);
-                for (int i = 0; i < here; i++) at[i] += dims;
-                if (all_dims > dims) dots_block(centre + BLOCK * dims, at, here, all_dims - dims, rest);
-                for (int i = 0; i < here; i++)
-                    for (int64_t t = 0; t < BLOCK && block * BLOCK + t < cells; t++) {
-                        int64_t c = block * BLOCK + t;
-                        offset[(q + i) * cells + c] = scales[q + i] * (float)rest[i * BLOCK + t];
-                        bound[(q + i) * cells + c] = scales[q + i] * (float)sums[i * BLOCK + t] +
-                                                     offset[(q + i) * cells + c] + reach[q + i] * spread[c];
-                    }
-            }
-        }
+        for (int64_t block = 0; block < (cells + BLOCK - 1) / BLOCK; block++) ask_centres(&index, ask, count, reach, block);
 #pragma omp parallel for schedule(dynamic) num_threads(parts)
         for (int64_t q = 0; q < count; q++) {
             int which = (int)q;
-            best_list *list = &lists[q];
-            seeds[q] = seed_bound(bound + q * cells, size, cells, SEED_SHARE * candidates);
+            ask[q].seeds = seed_bound(ask[q].bound, size, cells, SEED_SHARE * candidates);
             for (int64_t c = 0; c < cells; c++)
-                if (bound[q * cells + c] >= seeds[q]) {
-                    scan_cell(&index, c, small, scales, offset, &which, 1, candidates, lists);
+                if (ask[q].bound[c] >= ask[q].seeds) {
+                    scan_cell(&index, c, ask, &which, 1, candidates, lists);
                     scanned[q] += size[c];
                 }
-            if (list->count > candidates) drop_low(list, candidates);
+            if (lists[q].count > candidates) drop_low(&lists[q], candidates);
         }
         for (int64_t p = 1; p < parts; p++)
             for (int64_t q = 0; q < count; q++) lists[p * count + q].floor = lists[q].floor;
@@ -240,10 +285,10 @@ int search_cells(const uint8_t *codes, const int64_t *start, const int32_t *size
             for (int64_t c = cells * p / parts; c < cells * (p + 1) / parts; c++) {
                 int which[AT_ONCE], wanted = 0;
                 for (int64_t q = 0; q < count; q++) {
-                    float high = bound[q * cells + c];
-                    if (high >= mine[q].floor && high < seeds[q]) which[wanted++] = (int)q;
+                    float high = ask[q].bound[c];
+                    if (high >= mine[q].floor && high < ask[q].seeds) which[wanted++] = (int)q;
                     if (wanted == AT_ONCE || (wanted && q == count - 1)) {
-                        scan_cell(&index, c, small, scales, offset, which, wanted, candidates, mine);
+                        scan_cell(&index, c, ask, which, wanted, candidates, mine);
                         wanted = 0;
                     }
                 }
@@ -253,13 +298,13 @@ int search_cells(const uint8_t *codes, const int64_t *start, const int32_t *size
         for (int64_t q = 0; q < count; q++) {
             merge_parts(lists + q, parts, count, candidates);
             for (int64_t c = 0; c < cells; c++) {
-                float high = bound[q * cells + c];
-                scanned[q] += high < seeds[q] && high >= lists[q].floor ? size[c] : 0;
+                float high = ask[q].bound[c];
+                scanned[q] += high < ask[q].seeds && high >= lists[q].floor ? size[c] : 0;
             }
             rescore(lists + q, &index, states, kind, row_scales, width, queries + q * width, whole + q * width, keep,
                     out_score + q * keep, out_row + q * keep);
         }
     }
-    free(lists); free(score); free(place); free(bound); free(scales); free(seeds); free(offset); free(small); free(whole);
+    free(lists); free(score); free(place); free(ask); free(of_cells); free(later); free(small); free(whole);
     return failed ? -1 : 0;
 }

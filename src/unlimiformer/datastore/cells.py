@@ -47,6 +47,7 @@ class CellStore(ExactStore):
     ) -> None:
         super().__init__(states, scales)
         self.cells, self.reach, self.candidates, self.measured = cells, reach, candidates, measured
+        self._codes_spread = float((1 / cells["step"]).median())  # directions have variance one
 
     @property
     def nbytes(self) -> int:
@@ -86,7 +87,15 @@ class CellStore(ExactStore):
         reach = self.reach * projected.norm(dim=1)
         candidates = min(self.rows, int(k * self.candidates))
         return native.search_cells(
-            self.cells, self.states, self.scales, queries, projected * self.cells["step"], reach, candidates, k
+            self.cells,
+            self.states,
+            self.scales,
+            queries,
+            projected * self.cells["step"],
+            reach,
+            self._codes_spread,
+            candidates,
+            k,
         )
 
 
@@ -171,6 +180,7 @@ def _cells(store: ExactStore, encode: Callable[[Tensor], Tensor], weights: Tenso
         _HIGHEST - _MIDDLE
     )
     codes = torch.empty((int(start[-1]), coded_dims // _FOURS, _BLOCK, _FOURS), dtype=torch.uint8)
+    native.prefer_large_pages(codes)
     sums, squares = torch.zeros((sizes.shape[0], dims)), torch.zeros(sizes.shape[0])
     cell_of_place = torch.repeat_interleave(torch.arange(sizes.shape[0]), blocks * _BLOCK)
     filled = torch.zeros(row.shape[0], dtype=torch.bool)

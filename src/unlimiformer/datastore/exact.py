@@ -35,7 +35,9 @@ class ExactStore:
     def empty(cls, rows: int, width: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> ExactStore:
         """A store with room for `rows` states, to be filled by `put`."""
         scales = torch.zeros(rows, device=device) if dtype is torch.int8 else None
-        return cls(torch.zeros((rows, width), dtype=dtype, device=device), scales)
+        states = torch.empty((rows, width), dtype=dtype, device=device)
+        native.prefer_large_pages(states)
+        return cls(states.zero_(), scales)
 
     def put(self, start: int, states: Tensor) -> None:
         """Writes states (n, D) to rows start … start + n."""

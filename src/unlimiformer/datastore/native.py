@@ -12,7 +12,9 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 import tempfile
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -20,6 +22,7 @@ import torch
 
 from ..paths import cache_folder
 
+_LARGE_PAGE, _MADV_HUGEPAGE = 1 << 21, 14
 _KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
 _FLAGS = ("-O3", "-march=native", "-funroll-loops", "-ffast-math", "-fno-finite-math-only", "-fPIC")
 
@@ -87,7 +90,7 @@ def _declare(loaded: ctypes.CDLL) -> ctypes.CDLL:
     loaded.mix.argtypes = [*states, pointer, pointer, *(integer,) * 3, pointer]
     loaded.mix.restype = None
     loaded.search_cells.argtypes = [
-        *(*(pointer,) * 6, *(integer,) * 3, *states, *(pointer,) * 3, *(integer,) * 4, *(pointer,) * 3),
+        *(*(pointer,) * 6, *(integer,) * 3, ctypes.c_float, *states, *(pointer,) * 3, *(integer,) * 4, *(pointer,) * 3),
     ]
     loaded.search_cells.restype = ctypes.c_int
     return loaded
@@ -128,6 +131,7 @@ def search_cells(
     queries: torch.Tensor,
     coded: torch.Tensor,
     reach: torch.Tensor,
+    codes_spread: float,
     candidates: int,
     k: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -145,6 +149,7 @@ def search_cells(
     failed = native.search_cells(
         *(cells[name].data_ptr() for name in names),
         *(cells["size"].shape[0], cells["codes"].shape[1] * cells["codes"].shape[3], coded.shape[1]),
+        codes_spread,
         *(states.data_ptr(), _KINDS[states.dtype], _address(scales), states.shape[1]),
         *(queries.data_ptr(), coded.data_ptr(), reach.data_ptr(), count, candidates, k, torch.get_num_threads()),
         *(score.data_ptr(), row.data_ptr(), scanned.data_ptr()),
@@ -166,6 +171,19 @@ def mix(states: torch.Tensor, scales: torch.Tensor | None, rows: torch.Tensor, w
         *(rows.data_ptr(), weights.data_ptr(), count, k, _parts_for(count * k), out.data_ptr()),
     )
     return out
+
+
+def prefer_large_pages(array: torch.Tensor) -> None:
+    """Asks Linux for large pages under an array that is not filled yet: rows are read here and there, all over it.
+
+    Advice only: where it is not taken, or not known, nothing changes.
+    """
+    if array.device.type != "cpu" or array.nbytes < 4 * _LARGE_PAGE or not sys.platform.startswith("linux"):
+        return
+    start = -(-array.data_ptr() // _LARGE_PAGE) * _LARGE_PAGE
+    length = (array.data_ptr() + array.nbytes - start) // _LARGE_PAGE * _LARGE_PAGE
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), _MADV_HUGEPAGE)
 
 
 def _address(array: torch.Tensor | None) -> int | None:
