@@ -143,7 +143,8 @@ class Recorder:
                 return 0
             what = ", ".join(changes) if changes else "another text"
             raise UnlimiformerError(
-                f"{draft.folder} is a memory made with {what}; give another path, or say that it may be overwritten"
+                f"{draft.folder} is a memory made with {what}; give another path, or allow "
+                "it to be overwritten (--overwrite)"
             )
         kept, count = self._kept(memory.token_ids, new, memory.windows)
         if kept:

@@ -133,7 +133,10 @@ def test_index_then_generate_from_the_memory(folder, file, tmp_path):
         in run("index", "-", "-o", memory, "--model", folder, stdin=b"w9 " * 99, code=2).stderr
     )
     run("index", "-", "-o", memory, "--model", folder, "--overwrite", stdin=b"w9 " * 99)
-    assert b"is a memory: it has been read" in run("plan", memory, "--model", folder, code=2).stderr
+    assert b"101 tokens in" in run("plan", memory, "--model", folder).stdout
+    anew = str(tmp_path / "anew.memory")
+    told = json.loads(run("index", memory, "-o", anew, "--model", folder, "--dtype", "float32", "--json").stdout)
+    assert told["tokens"] == 101 and told["search"] == "exact, float32"
     assert (
         b"not a memory to append to" in run("index", file, "-o", "none", "--model", folder, "--append", code=2).stderr
     )

@@ -14,7 +14,7 @@ app = typer.Typer(help="Measure speed and memory.", no_args_is_help=True)
 
 
 RealModel = Annotated[str, typer.Option(help="Whose states and queries: a name from `unlimiformer models`, …")]
-RealText = Annotated[str, typer.Option(help="Of which text: a name from `unlimiformer texts`, or a file.")]
+RealText = Annotated[str, typer.Option(help="Of which texts: names from `unlimiformer texts` or files, with commas.")]
 
 
 @app.callback()
@@ -117,10 +117,12 @@ def _real_memory(model: str, text: str, tokens: int) -> tuple[Any, Any]:
     with progress_bar("Getting model and text", "bytes") as progress:
         if model in MODELS:
             catalogue.get_model(model, messages.print, progress)
-        path = catalogue.get_text(text, messages.print, progress) if text in TEXTS else Path(text)
+        names = text.split(",")
+        paths = [catalogue.get_text(n, messages.print, progress) if n in TEXTS else Path(n) for n in names]
     from ..model import Unlimiformer
 
     wrapped = Unlimiformer.from_pretrained(model, dtype="float32")
-    ids = wrapped.tokenizer("".join(input_pieces(str(path))), verbose=False)["input_ids"]
+    words = "\n\n".join("".join(input_pieces(str(path))) for path in paths)
+    ids = wrapped.tokenizer(words, verbose=False)["input_ids"]
     with progress_bar("Encoding") as progress:
         return wrapped, wrapped.index(ids[:tokens], progress=progress)

@@ -30,7 +30,7 @@ from .options import (
 
 
 def command(
-    file: Annotated[str, typer.Argument(help="A UTF-8 text file, or - for standard input.")],
+    file: Annotated[str, typer.Argument(help="A UTF-8 text file, - for standard input, or a memory to read anew.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The memory's folder.")],
     model: Model,
     window: Window = None,

@@ -6,9 +6,8 @@ import json
 
 import typer
 
-from ..errors import UnlimiformerError
-from .console import messages, size
-from .options import AsJson, BatchSize, Device, File, Model, Overlap, TopK, Window, load_wrapped, open_input, settings
+from .console import input_pieces, messages, size
+from .options import AsJson, BatchSize, Device, File, Model, Overlap, TopK, Window, load_wrapped, settings
 
 
 def command(
@@ -25,18 +24,14 @@ def command(
 
     A few windows of it are encoded, and a few tokens decoded, to know this machine.
     """
-    from ..memory import Memory
-
-    source = open_input(file)
-    if isinstance(source, Memory):
-        raise UnlimiformerError(f"{file} is a memory: it has been read already; give a text")
+    text = input_pieces(file)
     wrapped = load_wrapped(
         model, settings(None, window=window, overlap=overlap, top_k=top_k, batch_size=batch_size), device
     )
     from ..planning import make_plan
 
     with messages.status("Calibrating"):
-        plan = make_plan(wrapped, source)  # type: ignore[arg-type]
+        plan = make_plan(wrapped, text)
     if as_json:
         typer.echo(json.dumps(plan.figures(), indent=1))
         return
