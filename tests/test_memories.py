@@ -354,3 +354,78 @@ def test_a_mapped_memory_cannot_be_changed_by_accident(wrapped, book, tmp_path):
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "m")], capture_output=True)
     assert done.returncode != 0
     assert contents(tmp_path / "m") == before and len(memory) > 0
+
+
+def test_a_memory_of_a_half_precision_model(tokenizer, book, tmp_path):
+    with Unlimiformer(make("bart").half(), tokenizer, window=WINDOW) as u:
+        memory = u.index(book[:900], folder=tmp_path / "m")
+        assert memory.store.states.dtype is torch.float32 and memory.first_window.dtype is torch.float16
+
+
+def test_empty_pieces_and_halves_of_characters(wrapped, book, tmp_path):
+    memory = wrapped.index(iter([book[:500], "", book[500:900]]), folder=tmp_path / "m")
+    assert memory.text == book[:900]
+    with pytest.raises(UnlimiformerError, match="half of a character"):
+        wrapped.index("w1 \ud800 w2", folder=tmp_path / "other")
+
+
+def test_files_that_are_not_ours_are_left_alone(wrapped, book, tmp_path):
+    (tmp_path / "film" / "partial").mkdir(parents=True)
+    (tmp_path / "film" / "partial" / "mine.txt").write_text("mine")
+    (tmp_path / "film" / "weights.bin").write_text("mine")
+    with pytest.raises(UnlimiformerError, match="exists and is not a memory"):
+        wrapped.index(book, folder=tmp_path / "film")
+    wrapped.index(book[:900], folder=tmp_path / "m")
+    (tmp_path / "m" / "weights.bin").write_text("mine")
+    wrapped.index(book, folder=tmp_path / "m")
+    assert (tmp_path / "m" / "weights.bin").read_text() == "mine"
+    assert (tmp_path / "film" / "partial" / "mine.txt").read_text() == "mine"
+
+
+def test_an_append_that_was_stopped_at_the_very_end_is_not_done_twice(wrapped, book, tmp_path, monkeypatch):
+    wrapped.index(book[:900], folder=tmp_path / "m")
+    with monkeypatch.context() as patch:
+        patch.setattr(disk.Path, "iterdir", crashing(Path.iterdir, [1]))
+        with pytest.raises(_Stop):
+            wrapped.index(book[900:1800], folder=tmp_path / "m", append=True)
+    memory = wrapped.index(book[900:1800], folder=tmp_path / "m", append=True)
+    assert memory.text.count(book[900:1800]) == 1
+    assert not (tmp_path / "m" / "partial").exists()
+
+
+def test_a_run_with_another_batch_size_goes_on_with_that_of_the_first(model, tokenizer, book, tmp_path):
+    def stop(done: int, of: int) -> None:
+        if done > 20:
+            raise _Stop
+
+    with Unlimiformer(model, tokenizer, window=WINDOW, batch_size=4) as u:
+        u.index(book, folder=tmp_path / "whole")
+        with pytest.raises(_Stop):
+            u.index(book, folder=tmp_path / "m", progress=stop)
+    with Unlimiformer(model, tokenizer, window=WINDOW, batch_size=3) as u:
+        u.index(book, folder=tmp_path / "m")
+    assert contents(tmp_path / "m") == contents(tmp_path / "whole")
+
+
+def test_overwriting_puts_an_unfinished_memory_aside(wrapped, book, tmp_path):
+    def stop(done: int, of: int) -> None:
+        if done > 8:
+            raise _Stop
+
+    with pytest.raises(_Stop):
+        wrapped.index(book, folder=tmp_path / "m", progress=stop)
+    with pytest.raises(UnlimiformerError, match="holds an unfinished memory"):
+        wrapped.index(book[:900]).save(tmp_path / "m")
+    assert wrapped.index(other_book(), folder=tmp_path / "m", overwrite=True).text == other_book()
+
+
+@pytest.mark.parametrize("store", ["cells", "faiss"])
+def test_a_memory_with_a_search_structure_survives_the_disk(model, tokenizer, tmp_path, monkeypatch, store):
+    monkeypatch.setattr("unlimiformer.datastore.cells.LEAST_ROWS", 100)
+    with Unlimiformer(model, tokenizer, window=WINDOW, top_k=9, dtype="int8", store=store, recall=0.5) as u:
+        memory = u.index(make_book(4000), folder=tmp_path / "m")
+        memory.save(tmp_path / "copy")
+        copy = Memory.load(tmp_path / "copy")
+        assert contents(tmp_path / "m") == contents(tmp_path / "copy")
+        assert copy.store.describe() == memory.store.describe()
+        assert torch.equal(u.generate(memory, **SETTINGS).token_ids, u.generate(copy, **SETTINGS).token_ids)

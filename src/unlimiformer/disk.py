@@ -29,11 +29,14 @@ from .paths import sha256
 
 FORMAT_VERSION = 2
 DESCRIPTION = "memory.json"
+_FLOATS = (torch.float16, torch.float32, torch.float64)
 _DTYPES = {
     str(dtype).removeprefix("torch."): dtype
-    for dtype in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float32, torch.bfloat16)
+    for dtype in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bfloat16, *_FLOATS)
 }
 _NAME, _DIGEST = re.compile("[a-z_]+"), re.compile("[0-9a-f]{64}")
+_LEFT_BY_US = re.compile(r"\.lock|partial|[a-z_]+-[0-9a-f]{12}\.bin(\.part)?|memory\.json\.part")
+_OURS = re.compile(r"[a-z_]+-[0-9a-f]{12}\.bin(\.part)?|memory\.json\.part")
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
@@ -75,6 +78,8 @@ def array_path(folder: Path, name: str) -> Path | None:
 def write(folder: Path, about: dict[str, Any], arrays: dict[str, Tensor]) -> None:
     """Writes arrays at once; whatever finished memory was there stays good until these are whole."""
     with Draft.open(folder) as draft:
+        if draft.journal().get("done"):
+            raise UnlimiformerError(f"{folder} holds an unfinished memory; finish it, or remove {folder / 'partial'}")
         draft.restart()
         for name, array in arrays.items():
             draft.append(name, array)
@@ -88,6 +93,8 @@ class Draft:
         self.folder, self._partial = folder, folder / "partial"
         self._files: dict[str, BinaryIO] = {}
         self._shapes: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
+        self.completed = False
+        """Whether the last run got as far as putting its memory in place, and only left its draft behind."""
 
     @classmethod
     @contextmanager
@@ -95,7 +102,7 @@ class Draft:
         """Takes the folder's draft, or explains why it cannot be had; what was recorded stays, whatever happens."""
         from filelock import FileLock, Timeout
 
-        if folder.exists() and not (is_memory(folder) or (folder / "partial").exists() or _is_empty(folder)):
+        if folder.exists() and not (is_memory(folder) or _is_draft(folder)):
             raise UnlimiformerError(f"{folder} exists and is not a memory; give another path")
         with explained(folder):
             (folder / "partial").mkdir(parents=True, exist_ok=True)
@@ -107,6 +114,10 @@ class Draft:
                     f"another process is writing {folder}; wait for it to end, or give another path"
                 ) from None
             draft = cls(folder)
+            draft.completed = draft._was_completed()
+            if draft.completed:
+                draft.discard()
+            (folder / "partial").mkdir(exist_ok=True)
             try:
                 yield draft
             finally:
@@ -114,7 +125,7 @@ class Draft:
                 if not draft.journal().get("done"):
                     draft.discard()
                 lock.release()
-                if not is_memory(folder) and _is_empty(folder):
+                if not is_memory(folder) and _is_draft(folder) and not (folder / "partial").exists():
                     shutil.rmtree(folder, ignore_errors=True)
 
     def journal(self) -> dict[str, Any]:
@@ -136,21 +147,20 @@ class Draft:
         self._close()
         shutil.rmtree(self._partial, ignore_errors=True)
 
-    def keep(self, name: str, like: tuple[str, list[int]], rows: int | None = None) -> None:
-        """Goes on with an array of which `rows` are good, None for all; `like` is what the journal says of a row."""
-        dtype, shape = _DTYPES[like[0]], tuple(like[1])
-        path = self._path(name)
-        if rows is not None:
-            size = rows * dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-            if path.stat().st_size < size:
-                raise UnlimiformerError(
-                    f"{path} is shorter than its journal says; remove {self._partial} and start again"
-                )
-            if path.stat().st_nlink > 1:  # a run that stopped after its last step left it to a finished memory
-                shutil.copyfile(path, path.with_suffix(".own"))
-                os.replace(path.with_suffix(".own"), path)
-            os.truncate(path, size)
-        self._shapes[name] = (dtype, shape)
+    def keep(self, name: str, like: tuple[str, list[int]]) -> None:
+        """Goes on with an array of an earlier run; `like` is what the journal says of a row."""
+        self._shapes[name] = (_DTYPES[like[0]], tuple(like[1]))
+
+    def shorten(self, name: str, rows: int) -> None:
+        """Leaves the first rows of an array."""
+        dtype, shape = self._shapes[name]
+        path, size = self._path(name), rows * dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        if path.stat().st_size < size:
+            raise UnlimiformerError(f"{path} is shorter than its journal says; remove {self._partial} and start again")
+        if path.stat().st_nlink > 1:  # a run that stopped in its last step has given it to the folder already
+            shutil.copyfile(path, path.with_suffix(".own"))
+            os.replace(path.with_suffix(".own"), path)
+        os.truncate(path, size)
 
     def append(self, name: str, rows: Tensor) -> None:
         """Adds rows (n, ...) to an array; the first decide its type."""
@@ -170,14 +180,16 @@ class Draft:
         self._shapes.pop(name, None)
 
     def rename(self, name: str, to: str) -> None:
-        """Puts an array in the place of another."""
-        self.drop(to)
-        file = self._files.pop(name, None)
-        if file is not None:
-            file.close()
-        if name in self._shapes:
-            os.replace(self._path(name), self._path(to))
-            self._shapes[to] = self._shapes.pop(name)
+        """Puts an array in the place of another, in one step; where there is none, the other goes."""
+        if name not in self._shapes:
+            self.drop(to)
+            return
+        for file in (self._files.pop(name, None), self._files.pop(to, None)):
+            if file is not None:
+                _flush(file)
+                file.close()
+        os.replace(self._path(name), self._path(to))
+        self._shapes[to] = self._shapes.pop(name)
 
     def mapped(self, name: str) -> Tensor | None:
         """An array as far as it is written; None if there is none."""
@@ -192,8 +204,7 @@ class Draft:
     def record(self, done: int, **journal: Any) -> None:
         """Writes down how far the draft came, once all of it is safe on disk; one with nothing done is not kept."""
         for file in self._files.values():
-            file.flush()
-            os.fsync(file.fileno())
+            _flush(file)
         journal["done"] = done
         journal["rows"] = {name: [_NAMES[dtype], list(shape)] for name, (dtype, shape) in self._shapes.items()}
         _write_whole(self._partial / "journal.json", json.dumps(journal))
@@ -201,8 +212,7 @@ class Draft:
     def finish(self, about: dict[str, Any]) -> None:
         """Puts the draft in the place of what was in the folder before."""
         for file in self._files.values():
-            file.flush()
-            os.fsync(file.fileno())
+            _flush(file)
         arrays: dict[str, Any] = {}
         for name in sorted(self._shapes):
             array = self.mapped(name)
@@ -213,12 +223,20 @@ class Draft:
         for name, told in arrays.items():
             _link(self._path(name), self.folder / _file_name(name, told["sha256"]))
         description = {"format": FORMAT_VERSION, "about": about, "arrays": arrays}
-        _write_whole(self.folder / DESCRIPTION, _signed(description))
+        written = _signed(description)
+        _write_whole(self._partial / "finished", new_sha256(written.encode()).hexdigest())
+        _write_whole(self.folder / DESCRIPTION, written)
         wanted = {_file_name(name, told["sha256"]) for name, told in arrays.items()}
-        for path in (*self.folder.glob("*.bin"), *self.folder.glob("*.part")):
-            if path.name not in wanted:
+        for path in self.folder.iterdir():
+            if _OURS.fullmatch(path.name) and path.name not in wanted:
                 path.unlink()
         shutil.rmtree(self._partial, ignore_errors=True)
+
+    def _was_completed(self) -> bool:
+        try:
+            return (self._partial / "finished").read_text() == sha256(self.folder / DESCRIPTION)
+        except FileNotFoundError:
+            return False
 
     def _path(self, name: str) -> Path:
         return self._partial / f"{name}.bin"
@@ -234,6 +252,8 @@ def explained(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if error.strerror is None:
+            raise
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             advice = "the disk is full: free some space and run the same again, it goes on where it stopped"
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
@@ -327,5 +347,11 @@ def _write_whole(path: Path, content: str) -> None:
     os.replace(part, path)
 
 
-def _is_empty(folder: Path) -> bool:
-    return folder.is_dir() and all(path.name == ".lock" for path in folder.iterdir())
+def _flush(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _is_draft(folder: Path) -> bool:
+    """Whether a folder holds nothing but a draft, or nothing."""
+    return folder.is_dir() and all(_LEFT_BY_US.fullmatch(path.name) for path in folder.iterdir())

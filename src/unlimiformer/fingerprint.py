@@ -13,12 +13,12 @@ from torch import nn
 from .adapters.base import holds_plain_numbers
 
 _MODELS: WeakKeyDictionary[nn.Module, tuple[tuple, str]] = WeakKeyDictionary()
-_TOKENIZERS: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+_TOKENIZERS: WeakKeyDictionary[Any, tuple[int, str]] = WeakKeyDictionary()
 
 
 def model_digest(config: Any, encoder: nn.Module) -> str:
     """Of a model's config and its encoder's weights, as they are now."""
-    version = tuple((p.data_ptr(), 0 if p.is_inference() else p._version, p.shape) for p in encoder.parameters())
+    version = tuple(_version(parameter) for parameter in encoder.parameters())
     found = _MODELS.get(encoder)
     if found is None or found[0] != version:
         found = _MODELS[encoder] = (version, _digest_model(config, encoder))
@@ -29,9 +29,19 @@ def tokenizer_digest(tokenizer: Any) -> str | None:
     """Of a tokenizer's vocabulary and rules; None if there is none."""
     if tokenizer is None:
         return None
-    if tokenizer not in _TOKENIZERS:
-        _TOKENIZERS[tokenizer] = sha256(_rules(tokenizer).encode()).hexdigest()
-    return _TOKENIZERS[tokenizer]
+    found = _TOKENIZERS.get(tokenizer)
+    if found is None or found[0] != len(tokenizer):
+        found = _TOKENIZERS[tokenizer] = (len(tokenizer), sha256(_rules(tokenizer).encode()).hexdigest())
+    return found[1]
+
+
+def _version(parameter: torch.Tensor) -> tuple:
+    """Changes whenever a weight does. Torch does not count what is done to `.data`: some weights are looked at."""
+    count = 0 if parameter.is_inference() else parameter._version
+    if not holds_plain_numbers(parameter):
+        return (count, tuple(parameter.shape))
+    sample = parameter.detach().reshape(-1)[:: max(1, parameter.numel() // 1024)]
+    return (parameter.data_ptr(), count, tuple(parameter.shape), float(sample.double().sum()))
 
 
 def _digest_model(config: Any, encoder: nn.Module) -> str:

@@ -60,7 +60,8 @@ class Memory:
 
     token_ids (S,): the prefix's tokens, then the text's. offsets (S, 2): characters of the source text that a token
     covers, (0, 0) where it covers none; None when they are not known. first_window (W, D): what the truncated model
-    would see, kept for layers and heads that do not retrieve. recipe: None if it was read in the model's forward.
+    would see, kept for layers and heads that do not retrieve. batch_size: windows that were encoded together.
+    recipe: None if the input was read in the model's forward.
     """
 
     store: ExactStore
@@ -70,6 +71,7 @@ class Memory:
     prefix_tokens: int = 0
     offsets: Tensor | None = None
     first_window: Tensor | None = None
+    batch_size: int | None = None
     written_text: str | Path | None = field(default=None, repr=False)
     key: int = field(default_factory=lambda: next(_KEYS), repr=False)
 
@@ -94,7 +96,7 @@ class Memory:
         """Writes the memory to a folder, whole or not at all; an older memory there is replaced."""
         if self.recipe is None:
             raise UnlimiformerError("the memory was read inside the model's own forward; make one with index()")
-        disk.write(Path(folder), describe(self.recipe, self.windows, self.store), self.arrays())
+        disk.write(Path(folder), describe(self.recipe, self.windows, self.batch_size, self.store), self.arrays())
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], verify: bool = True) -> Memory:
@@ -113,6 +115,7 @@ class Memory:
             len(recipe.prefix),
             arrays.get("offsets"),
             arrays.get("first_window"),
+            about["batch_size"],
             disk.array_path(source, "text"),
         )
 
@@ -131,6 +134,6 @@ class Memory:
         return {name: array for name, array in named.items() if array is not None}
 
 
-def describe(recipe: Recipe, windows: int, store: ExactStore) -> dict[str, Any]:
+def describe(recipe: Recipe, windows: int, batch_size: int | None, store: ExactStore) -> dict[str, Any]:
     """What a memory's folder says about it, beside its arrays."""
-    return {"recipe": asdict(recipe), "windows": windows, "search": store.saved()[0]}
+    return {"recipe": asdict(recipe), "windows": windows, "batch_size": batch_size, "search": store.saved()[0]}

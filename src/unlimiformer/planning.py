@@ -83,9 +83,9 @@ def _encoding(wrapped: Unlimiformer, opening: Tensor, windows: int) -> tuple[flo
     times = []
     for _ in range(1 + _BATCHES):
         started = time.perf_counter()
-        states = wrapped._installation.encode(batch, {})
+        states = wrapped._installation.encode(batch, {}).cpu()
         times.append(time.perf_counter() - started)
-    return statistics.median(times[1:]) / rows, states.flatten(0, 1).float().cpu()
+    return statistics.median(times[1:]) / rows, states.flatten(0, 1).float()
 
 
 def _decoding(wrapped: Unlimiformer, states: Tensor, tokens: int, dtype: torch.dtype) -> float:
@@ -94,7 +94,7 @@ def _decoding(wrapped: Unlimiformer, states: Tensor, tokens: int, dtype: torch.d
     measured = []
     for length in lengths:
         copies = states.repeat(-(-length // states.shape[0]), 1)[:length]
-        store = ExactStore.empty(length, states.shape[1], dtype)
+        store = ExactStore.empty(length, states.shape[1], dtype, wrapped.config.device or wrapped._reader.device)
         store.put(0, copies + 0.1 * torch.randn(copies.shape, generator=torch.Generator().manual_seed(0)))
         memory = Memory(store, torch.zeros(length, dtype=torch.long), None, 2)
         outputs = wrapped._installation.output([memory])

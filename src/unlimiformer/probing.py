@@ -53,6 +53,6 @@ def real_queries(model: Any, installation: Installation, memory: Memory) -> list
 
 
 def pooled(calls: list[Tensor]) -> Tensor:
-    """Queries (M, D) of many calls in one array, evenly thinned out where there are very many."""
+    """Queries (M, D) of many calls, shuffled so that every part of them has all layers and heads; not too many."""
     queries = torch.cat(calls)
-    return queries[:: max(1, queries.shape[0] // _MOST)]
+    return queries[torch.randperm(queries.shape[0], generator=torch.Generator().manual_seed(0))[:_MOST]]

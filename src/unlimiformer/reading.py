@@ -107,12 +107,14 @@ class Reader:
         """
         ids = self._prefixes(None if prefix is None else [prefix], 1)[0]
         if append:
-            earlier = Memory.load(folder)
+            earlier = Memory.load(folder, verify=False)
             assert earlier.recipe is not None, "it was kept"
             ids = torch.tensor(earlier.recipe.prefix, dtype=torch.long) if prefix is None else ids
             text = _continued(earlier.text, text)
         recipe = self.recipe(ids)
         with Draft.open(folder) as draft, torch.no_grad():
+            if append and draft.completed:
+                return Memory.load(folder)
             recorder = Recorder(draft, recipe, self.config.batch_size, overwrite)
             source = recorder.spool(self._tokens(text, ids, recorder.keep_text))
             dtype = self._store_dtype(recorder.windows)
@@ -125,7 +127,7 @@ class Reader:
             if progress is not None:
                 progress(recorder.done, recorder.windows)
             device_source = Source(source.ids, source.prefix.to(self.device), {})
-            settings = (self.window, self.config.overlap, self.config.batch_size, note, recorder.done)
+            settings = (self.window, self.config.overlap, recorder.batch_size, note, recorder.done)
             for piece in encode_windows([device_source], self._in_dtype(encode), *settings):
                 recorder.put(piece, dtype)
             recorder.finish(searched(recorder.drafted()))
@@ -239,6 +241,7 @@ class Reader:
             windows,
             source.prefix.shape[0],
             first_window=piece.first_window.clone(),
+            batch_size=self.config.batch_size,
         )
 
     def _store_dtype(self, windows: int) -> torch.dtype:

@@ -29,7 +29,8 @@ class Recorder:
     """One memory being written to a draft: its tokens, then the states of its windows, in order."""
 
     def __init__(self, draft: Draft, recipe: Recipe, batch_size: int, overwrite: bool = False) -> None:
-        self._draft, self._recipe, self._batch, self._overwrite = draft, recipe, batch_size, overwrite
+        self._draft, self._recipe, self._overwrite = draft, recipe, overwrite
+        self.batch_size = batch_size  # that of an earlier run, if its windows are kept: a state depends on its company
         self._journal = draft.journal()
         self.done = 0
         self.windows = 0
@@ -38,8 +39,9 @@ class Recorder:
         """Passes a text on and writes it down."""
         self._draft.drop("new_text")
         for piece in pieces:
-            self._draft.append("new_text", torch.frombuffer(bytearray(piece.encode()), dtype=torch.uint8))
-            yield piece
+            if piece:
+                self._draft.append("new_text", torch.frombuffer(bytearray(_encoded(piece)), dtype=torch.uint8))
+                yield piece
 
     def spool(self, tokens: Iterable[Tokens]) -> Source:
         """Writes the tokens down, keeps what was encoded of them before, and gives them back as they lie on disk."""
@@ -87,10 +89,10 @@ class Recorder:
         for name, array in store.saved()[1].items():
             self._draft.drop(name)
             self._draft.append(name, array)
-        self._draft.finish(describe(self._recipe, self.windows, store))
+        self._draft.finish(describe(self._recipe, self.windows, self.batch_size, store))
 
     def _told(self) -> dict[str, Any]:
-        return {"recipe": asdict(self._recipe), "done": self.done}
+        return {"recipe": asdict(self._recipe), "batch_size": self.batch_size, "done": self.done}
 
     def _source(self, name: str) -> Source:
         ids, lead = self._draft.mapped(name), len(self._recipe.prefix)
@@ -102,7 +104,7 @@ class Recorder:
         draft, rows = self._draft, self._journal.get("rows", {})
         new = draft.mapped("new_token_ids")
         assert new is not None
-        if self._journal.get("done", 0) > 0:
+        if self._journal.get("done", 0) > 0 and not self._overwrite:
             draft.keep("token_ids", rows["token_ids"])
             old = draft.mapped("token_ids")
             assert old is not None
@@ -110,16 +112,21 @@ class Recorder:
             if not same or not _same_text(old, new):
                 raise UnlimiformerError(
                     f"{draft.folder} holds the unfinished memory of another text or setting "
-                    f"({self._journal['done']} windows); finish that, remove the folder, or give another path"
+                    f"({self._journal['done']} windows); finish that, remove {draft.folder / 'partial'}, "
+                    "or give another path"
                 )
+            self.batch_size = self._journal["batch_size"]
             kept, count = self._kept(old, new, self._journal["done"])
             for name in _STATES:
-                if name in rows and kept:
-                    draft.keep(name, rows[name], None if name == "first_window" else count)
-                else:
-                    draft.drop(name)
+                if name in rows:
+                    draft.keep(name, rows[name])
             self.done = kept
-            draft.record(**self._told())  # before the tokens change: true of the old and of the new ones
+            draft.record(**self._told())  # before anything changes: it is true before and after
+            for name in _STATES:
+                if not kept:
+                    draft.drop(name)
+                elif name in rows and name != "first_window":
+                    draft.shorten(name, count)
             return
         for name in _STATES:
             draft.drop(name)
@@ -146,11 +153,11 @@ class Recorder:
                 f"{draft.folder} is a memory made with {what}; give another path, or allow "
                 "it to be overwritten (--overwrite)"
             )
+        self.batch_size = memory.batch_size or self.batch_size
         kept, count = self._kept(memory.token_ids, new, memory.windows)
         if kept:
-            arrays = memory.arrays()
-            for name in _STATES:
-                array = arrays.get(name)
+            parts = (memory.store.states, memory.store.scales, memory.first_window)
+            for name, array in zip(_STATES, parts, strict=True):
                 if array is not None:
                     for part in array[: None if name == "first_window" else count].split(_COPIED):
                         draft.append(name, part)
@@ -168,8 +175,17 @@ class Recorder:
                 break
             kept += 1
         if kept < len(after):  # windows of one batch are encoded together, and always with the same neighbours
-            kept -= kept % self._batch
+            kept -= kept % self.batch_size
         return kept, lead + after[kept - 1].keep_end if kept else 0
+
+
+def _encoded(piece: str) -> bytes:
+    try:
+        return piece.encode()
+    except UnicodeEncodeError as error:
+        raise UnlimiformerError(
+            f"the text has {piece[error.start]!r}, half of a character, which no file can keep; read it as UTF-8"
+        ) from None
 
 
 def _common(old: Tensor, new: Tensor) -> int:

@@ -27,7 +27,7 @@ from ..install import PlaceholderOutput
 from ..memory import Memory
 from ..model import Unlimiformer
 from ..pictures import pyplot
-from ..probing import real_queries
+from ..probing import pooled, real_queries
 from .clock import ms_per_token
 
 WINDOW = 1024
@@ -202,7 +202,7 @@ def _methods(
         ours = partial(_ours, model, _Replay(store, queries), top_k)
         methods.append(_Method(OURS, dtype, store.nbytes / store.rows, ours))
     say(f"{states.shape[0]:,} tokens, building cells")
-    asked = torch.cat([layer.flatten(0, 1) for layer in queries])
+    asked = pooled([layer.flatten(0, 1) for layer in queries])
     cells = build("cells", store, asked, top_k, RECALL)
     if isinstance(cells, CellStore):
         ours = partial(_ours, model, _Replay(cells, queries), top_k)

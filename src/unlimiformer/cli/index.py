@@ -16,7 +16,6 @@ from .options import (
     BatchSize,
     ComputeDtype,
     Device,
-    Dtype,
     Model,
     Overlap,
     Prefix,
@@ -36,8 +35,8 @@ def command(
     window: Window = None,
     overlap: Overlap = None,
     prefix: Prefix = None,
-    dtype: Dtype = "int8",
-    store: StoreOption = "exact",
+    dtype: Annotated[str | None, typer.Option(help="Of the stored states: float32, bfloat16, int8 (default).")] = None,
+    store: StoreOption = None,
     recall: Recall = 0.99,
     top_k: TopK = None,
     device: Device = None,
@@ -57,14 +56,16 @@ def command(
 
     if append and not is_memory(output):
         raise UnlimiformerError(f"{output} is not a memory to append to; index its first text without --append")
-    earlier = Memory.load(output) if append else None
+    earlier = Memory.load(output, verify=False) if append else None
+    if earlier is not None and earlier.recipe is not None:
+        dtype, store = dtype or earlier.recipe.dtype, store or earlier.store.saved()[0]["store"]
     config = settings(
         earlier,
         window=window,
         overlap=overlap,
         prefix=prefix,
-        dtype=earlier.recipe.dtype if earlier is not None and earlier.recipe is not None else dtype,
-        store=store,
+        dtype=dtype or "int8",
+        store=store or "exact",
         recall=recall,
         top_k=top_k,
         compute_dtype=compute_dtype,

@@ -22,7 +22,9 @@ Window = Annotated[int | None, typer.Option(help="Tokens encoded at once; defaul
 Overlap = Annotated[float | None, typer.Option(help="Share of a window that its neighbours read too; default: 0.5.")]
 Prefix = Annotated[str | None, typer.Option(help="Text in front of every window, such as a question.")]
 Dtype = Annotated[str | None, typer.Option(help="Of the stored states: float32, bfloat16 or int8.")]
-StoreOption = Annotated[str, typer.Option("--store", help="How states are searched: exact, cells or faiss.")]
+StoreOption = Annotated[
+    str | None, typer.Option("--store", help="How states are searched: exact (default), cells or faiss.")
+]
 Recall = Annotated[float, typer.Option(help="Share of the attention that a store other than exact must find.")]
 Device = Annotated[str | None, typer.Option(help="Where the model runs: cpu, cuda, mps.")]
 ComputeDtype = Annotated[str | None, typer.Option(help="Of encoding, if not the model's own: bfloat16.")]

@@ -255,7 +255,8 @@ int search_cells(const uint8_t *codes, const int64_t *start, const int32_t *size
     int32_t *later = malloc((size_t)(count * cells) * sizeof *later);
     int8_t *small = malloc((size_t)(count * all_dims));
     int16_t *whole = malloc((size_t)(count * width) * sizeof *whole);
-    int failed = !lists || !score || !place || !ask || !of_cells || !later || !small || !whole;
+    int64_t *looked = calloc((size_t)all, sizeof *looked);
+    int failed = !lists || !score || !place || !ask || !looked || !of_cells || !later || !small || !whole;
     if (!failed) {
         for (int64_t i = 0; i < all; i++) lists[i] = (best_list){score + i * capacity, place + i * capacity, 0, -INFINITY};
         for (int64_t q = 0; q < count; q++) {
@@ -286,7 +287,10 @@ int search_cells(const uint8_t *codes, const int64_t *start, const int32_t *size
                 int which[AT_ONCE], wanted = 0;
                 for (int64_t q = 0; q < count; q++) {
                     float high = ask[q].bound[c];
-                    if (high >= mine[q].floor && high < ask[q].seeds) which[wanted++] = (int)q;
+                    if (high >= mine[q].floor && high < ask[q].seeds) {
+                        which[wanted++] = (int)q;
+                        looked[p * count + q] += size[c];
+                    }
                     if (wanted == AT_ONCE || (wanted && q == count - 1)) {
                         scan_cell(&index, c, ask, which, wanted, candidates, mine);
                         wanted = 0;
@@ -297,14 +301,11 @@ int search_cells(const uint8_t *codes, const int64_t *start, const int32_t *size
 #pragma omp parallel for schedule(dynamic) num_threads(parts)
         for (int64_t q = 0; q < count; q++) {
             merge_parts(lists + q, parts, count, candidates);
-            for (int64_t c = 0; c < cells; c++) {
-                float high = ask[q].bound[c];
-                scanned[q] += high < ask[q].seeds && high >= lists[q].floor ? size[c] : 0;
-            }
+            for (int64_t p = 0; p < parts; p++) scanned[q] += looked[p * count + q];
             rescore(lists + q, &index, states, kind, row_scales, width, queries + q * width, whole + q * width, keep,
                     out_score + q * keep, out_row + q * keep);
         }
     }
-    free(lists); free(score); free(place); free(ask); free(of_cells); free(later); free(small); free(whole);
+    free(lists); free(score); free(place); free(ask); free(of_cells); free(later); free(small); free(whole); free(looked);
     return failed ? -1 : 0;
 }

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..errors import UnlimiformerError
 from . import native
 from .base import Hits
 from .exact import ExactStore
@@ -60,7 +61,7 @@ class CellStore(ExactStore):
 
     def saved(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """What is kept on disk beside the states."""
-        told = {"store": "cells", "reach": self.reach, "candidates": self.candidates, "measured": vars(self.measured)}
+        told = {"store": "cells", "reach": self.reach, "candidates": self.candidates, "measured": self.measured.saved()}
         return told, {f"cell_{name}": array for name, array in self.cells.items()}
 
     @classmethod
@@ -69,6 +70,10 @@ class CellStore(ExactStore):
     ) -> CellStore:
         """From what is kept on disk."""
         cells = {name.removeprefix("cell_"): array for name, array in arrays.items() if name.startswith("cell_")}
+        start, places = cells["start"], cells["codes"].shape[0] * _BLOCK
+        sound = bool((start.diff() >= 0).all()) and int(start[-1]) * _BLOCK == places == cells["row"].shape[0]
+        if not sound or int(cells["row"].max()) >= states.shape[0] or int(cells["row"].min()) < 0:
+            raise UnlimiformerError("the memory's cells do not fit its states; index the text again with --store cells")
         return cls(states, scales, cells, told["reach"], told["candidates"], Measured(**told["measured"]))
 
     def search(self, queries: Tensor, k: int) -> Hits:
@@ -124,7 +129,7 @@ def fastest_cells(store: ExactStore, queries: Tensor, k: int, recall: float) -> 
     best = None
     for candidates in _CANDIDATES:
         for reach in _REACHES:
-            made = CellStore(store.states, store.scales, cells, reach, candidates, Measured(0, 0, 0, 0, k))
+            made = CellStore(store.states, store.scales, cells, reach, candidates, Measured(0, 0, 0, k))
             made.measured = measure(made, asked, exact, k, made.looked_at(asked[: 8 * TOGETHER], k))
             if made.measured.mass_recall >= recall:
                 if best is None or made.measured.milliseconds < best.measured.milliseconds:

@@ -7,6 +7,7 @@ recall; this one is for comparison, and for those who want a known index.
 from __future__ import annotations
 
 import math
+import os
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ class FaissStore(ExactStore):
     def __init__(self, states: Tensor, scales: Tensor | None, index: Any, probes: int, measured: Measured) -> None:
         super().__init__(states, scales)
         self.index, self.probes, self.measured = index, probes, measured
+        self._path: str | None = None  # where the index was read from, which it goes on reading
 
     @property
     def nbytes(self) -> int:
@@ -53,20 +55,27 @@ class FaissStore(ExactStore):
     def saved(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """What is kept on disk beside the states."""
         faiss = _library()
-        packed = torch.from_numpy(faiss.serialize_index(self.index))
-        return {"store": "faiss", "probes": self.probes, "measured": vars(self.measured)}, {"faiss_index": packed}
+        if self._path is not None:
+            packed = torch.from_file(self._path, size=os.path.getsize(self._path), dtype=torch.uint8)
+        else:
+            packed = torch.from_numpy(faiss.serialize_index(self.index))
+        return {"store": "faiss", "probes": self.probes, "measured": self.measured.saved()}, {"faiss_index": packed}
 
     @classmethod
     def restored(cls, states: Tensor, scales: Tensor | None, told: dict[str, Any], path: str) -> FaissStore:
         """From what is kept on disk; the lists stay there, mapped."""
         faiss = _library()
         index = faiss.read_index(path, faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY)
-        return cls(states, scales, index, told["probes"], Measured(**told["measured"]))
+        made = cls(states, scales, index, told["probes"], Measured(**told["measured"]))
+        made._path = path
+        return made
 
 
 def build_faiss(store: ExactStore, queries: Tensor, k: int, recall: float) -> ExactStore:
     """A faiss store of the same states with that mass recall on real queries (M, D); else the store itself."""
     faiss = _library()
+    if store.states.device.type != "cpu":
+        return store
     lists = max(1, min(int(4 * math.sqrt(store.rows)), store.rows // 39))
     index = faiss.index_factory(store.width, f"IVF{lists},SQ8", faiss.METRIC_INNER_PRODUCT)
     sample = store.rows_at(torch.arange(0, store.rows, max(1, store.rows // (64 * lists))))
@@ -77,7 +86,7 @@ def build_faiss(store: ExactStore, queries: Tensor, k: int, recall: float) -> Ex
     _, asked = held_out(queries)
     exact = exact_hits(store, asked, k)
     for share in _PROBED:
-        made = FaissStore(store.states, store.scales, index, max(1, int(share * lists)), Measured(0, 0, share, 0, k))
+        made = FaissStore(store.states, store.scales, index, max(1, int(share * lists)), Measured(0, 0, share, k))
         made.measured = measure(made, asked, exact, k, share)
         if made.measured.mass_recall >= recall:
             return made

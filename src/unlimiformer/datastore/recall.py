@@ -24,8 +24,12 @@ class Measured:
     recall: float
     mass_recall: float
     looked_at: float
-    milliseconds: float
     k: int
+    milliseconds: float = 0.0
+
+    def saved(self) -> dict[str, float]:
+        """What is kept on disk: all but the time, which is this machine's, this time."""
+        return {name: value for name, value in vars(self).items() if name != "milliseconds"}
 
     def __str__(self) -> str:
         return (
@@ -55,7 +59,7 @@ def measure(store: ExactStore, queries: Tensor, exact: list[Hits], k: int, looke
         mass.append(mass_recall(found, expected))
         share.append(overlap(found, expected, store.rows))
     recall, total = (float(torch.cat(values).mean()) for values in (share, mass))
-    return Measured(recall, total, looked_at, 1000 * statistics.median(times), k)
+    return Measured(recall, total, looked_at, k, 1000 * statistics.median(times))
 
 
 def mass_recall(found: Hits, exact: Hits) -> Tensor:
