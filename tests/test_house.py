@@ -75,3 +75,9 @@ def test_importing_the_package_and_asking_for_help_is_light():
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert answer.strip() == "False False"
+
+
+def test_nothing_is_ever_unpickled():
+    words = ("pickle", "torch.load(", "joblib", "marshal", "yaml.load")
+    guilty = {path.name for path in PACKAGE.rglob("*.py") if any(word in path.read_text() for word in words)}
+    assert not guilty
