@@ -145,14 +145,14 @@ def test_index_then_generate_from_the_memory(folder, file, tmp_path):
 @pytest.mark.parametrize("signal_name", ["SIGINT", "SIGTERM"])
 def test_an_interrupted_index_says_so_and_goes_on(folder, tmp_path, signal_name):
     text, memory = tmp_path / "long.txt", tmp_path / "m"
-    text.write_text("w1 w2 w3 w4 w5 w6 w7 " * 3000)
+    text.write_text("w1 w2 w3 w4 w5 w6 w7 " * 7000)
     command = [sys.executable, "-m", "unlimiformer", "index", str(text), "-o", str(memory), "--model", folder, "--json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     journal = memory / "partial" / "journal.json"
-    for _ in range(600):
+    for _ in range(6000):
         if journal.exists() and json.loads(journal.read_text())["done"] > 8:
             break
-        time.sleep(0.1)
+        time.sleep(0.02)
     process.send_signal(getattr(signal, signal_name))
     _, said = process.communicate(timeout=60)
     assert process.returncode not in (0, None)
