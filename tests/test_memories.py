@@ -78,6 +78,16 @@ class _Stop(BaseException):
     pass
 
 
+def stop_after(windows: int):
+    """Progress that stops a run when so many windows are done."""
+
+    def stop(done: int, of: int) -> None:
+        if done > windows:
+            raise _Stop
+
+    return stop
+
+
 def test_an_interrupted_run_goes_on_and_ends_with_the_same_bytes(wrapped, book, tmp_path, monkeypatch):
     wrapped.index(book, folder=tmp_path / "whole")
     expected = contents(tmp_path / "whole")
@@ -277,12 +287,8 @@ def test_a_memory_of_something_else_is_not_replaced_unasked(wrapped, model, toke
 
 
 def test_an_unfinished_memory_of_another_text_is_not_lost(wrapped, book, tmp_path):
-    def stop(done: int, of: int) -> None:
-        if done > 8:
-            raise _Stop
-
     with pytest.raises(_Stop):
-        wrapped.index(book, folder=tmp_path / "m", progress=stop)
+        wrapped.index(book, folder=tmp_path / "m", progress=stop_after(8))
     with pytest.raises(UnlimiformerError, match="unfinished memory of another text"):
         wrapped.index(other_book(), folder=tmp_path / "m")
     assert wrapped.index(book, folder=tmp_path / "m").text == book
@@ -394,26 +400,18 @@ def test_an_append_that_was_stopped_at_the_very_end_is_not_done_twice(wrapped, b
 
 
 def test_a_run_with_another_batch_size_goes_on_with_that_of_the_first(model, tokenizer, book, tmp_path):
-    def stop(done: int, of: int) -> None:
-        if done > 20:
-            raise _Stop
-
     with Unlimiformer(model, tokenizer, window=WINDOW, batch_size=4) as u:
         u.index(book, folder=tmp_path / "whole")
         with pytest.raises(_Stop):
-            u.index(book, folder=tmp_path / "m", progress=stop)
+            u.index(book, folder=tmp_path / "m", progress=stop_after(20))
     with Unlimiformer(model, tokenizer, window=WINDOW, batch_size=3) as u:
         u.index(book, folder=tmp_path / "m")
     assert contents(tmp_path / "m") == contents(tmp_path / "whole")
 
 
 def test_overwriting_puts_an_unfinished_memory_aside(wrapped, book, tmp_path):
-    def stop(done: int, of: int) -> None:
-        if done > 8:
-            raise _Stop
-
     with pytest.raises(_Stop):
-        wrapped.index(book, folder=tmp_path / "m", progress=stop)
+        wrapped.index(book, folder=tmp_path / "m", progress=stop_after(8))
     with pytest.raises(UnlimiformerError, match="holds an unfinished memory"):
         wrapped.index(book[:900]).save(tmp_path / "m")
     assert wrapped.index(other_book(), folder=tmp_path / "m", overwrite=True).text == other_book()

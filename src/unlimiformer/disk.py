@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256 as new_sha256
 from pathlib import Path
@@ -35,8 +35,8 @@ _DTYPES = {
     for dtype in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bfloat16, *_FLOATS)
 }
 _NAME, _DIGEST = re.compile("[a-z_]+"), re.compile("[0-9a-f]{64}")
-_LEFT_BY_US = re.compile(r"\.lock|partial|[a-z_]+-[0-9a-f]{12}\.bin(\.part)?|memory\.json\.part")
 _OURS = re.compile(r"[a-z_]+-[0-9a-f]{12}\.bin(\.part)?|memory\.json\.part")
+_LEFT_BY_US = re.compile(rf"\.lock|partial|{_OURS.pattern}")
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
@@ -52,7 +52,7 @@ def read(folder: Path, verify: bool = True) -> tuple[dict[str, Any], dict[str, T
     for name, told in description["arrays"].items():
         path = folder / _file_name(name, told["sha256"])
         dtype, shape = _DTYPES[told["dtype"]], told["shape"]
-        size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        size = _bytes(dtype, shape)
         try:
             found = path.stat().st_size
         except FileNotFoundError:
@@ -138,9 +138,8 @@ class Draft:
 
     def restart(self) -> None:
         """Forgets all that was drafted."""
-        self._close()
-        shutil.rmtree(self._partial, ignore_errors=True)
-        self._partial.mkdir(parents=True, exist_ok=True)
+        self.discard()
+        self._partial.mkdir()
 
     def discard(self) -> None:
         """Leaves no draft behind."""
@@ -154,7 +153,7 @@ class Draft:
     def shorten(self, name: str, rows: int) -> None:
         """Leaves the first rows of an array."""
         dtype, shape = self._shapes[name]
-        path, size = self._path(name), rows * dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        path, size = self._path(name), rows * _bytes(dtype, shape)
         if path.stat().st_size < size:
             raise UnlimiformerError(f"{path} is shorter than its journal says; remove {self._partial} and start again")
         if path.stat().st_nlink > 1:  # a run that stopped in its last step has given it to the folder already
@@ -198,8 +197,8 @@ class Draft:
         if name in self._files:
             self._files[name].flush()
         dtype, shape = self._shapes[name]
-        width = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-        return _mapped(self._path(name), dtype, [self._path(name).stat().st_size // width, *shape])
+        rows = self._path(name).stat().st_size // _bytes(dtype, shape)
+        return _mapped(self._path(name), dtype, [rows, *shape])
 
     def record(self, done: int, **journal: Any) -> None:
         """Writes down how far the draft came, once all of it is safe on disk; one with nothing done is not kept."""
@@ -320,6 +319,10 @@ def _mapped(path: Path, dtype: torch.dtype, shape: list[int]) -> Tensor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # torch warns that it cannot keep others from writing
         return torch.from_numpy(np.memmap(path, plain.newbyteorder("<"), "r", shape=tuple(shape))).view(dtype)
+
+
+def _bytes(dtype: torch.dtype, shape: Sequence[int]) -> int:
+    return dtype.itemsize * int(np.prod(shape, dtype=np.int64))
 
 
 def _bytes_of(rows: Tensor) -> np.ndarray:

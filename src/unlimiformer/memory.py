@@ -96,7 +96,9 @@ class Memory:
         """Writes the memory to a folder, whole or not at all; an older memory there is replaced."""
         if self.recipe is None:
             raise UnlimiformerError("the memory was read inside the model's own forward; make one with index()")
-        disk.write(Path(folder), describe(self.recipe, self.windows, self.batch_size, self.store), self.arrays())
+        search, beside = self.store.saved()
+        about = describe(self.recipe, self.windows, self.batch_size, search)
+        disk.write(Path(folder), about, {**self.arrays(), **beside})
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], verify: bool = True) -> Memory:
@@ -120,7 +122,7 @@ class Memory:
         )
 
     def arrays(self) -> dict[str, Tensor]:
-        """What is kept on disk."""
+        """What is kept on disk, beside the arrays of a search."""
         text = None if self.written_text is None else torch.frombuffer(bytearray(self.text.encode()), dtype=torch.uint8)
         named = {
             "token_ids": self.token_ids.to(torch.int32),
@@ -129,11 +131,10 @@ class Memory:
             "first_window": self.first_window,
             "states": self.store.states,
             "scales": self.store.scales,
-            **self.store.saved()[1],
         }
         return {name: array for name, array in named.items() if array is not None}
 
 
-def describe(recipe: Recipe, windows: int, batch_size: int | None, store: ExactStore) -> dict[str, Any]:
-    """What a memory's folder says about it, beside its arrays."""
-    return {"recipe": asdict(recipe), "windows": windows, "batch_size": batch_size, "search": store.saved()[0]}
+def describe(recipe: Recipe, windows: int, batch_size: int | None, search: dict[str, Any]) -> dict[str, Any]:
+    """What a memory's folder says about it, beside its arrays; `search` is what its store says of itself."""
+    return {"recipe": asdict(recipe), "windows": windows, "batch_size": batch_size, "search": search}

@@ -86,10 +86,11 @@ class Recorder:
 
     def finish(self, store: ExactStore) -> None:
         """Puts the memory in the place of an older one; `store` is how it is searched."""
-        for name, array in store.saved()[1].items():
+        search, beside = store.saved()
+        for name, array in beside.items():
             self._draft.drop(name)
             self._draft.append(name, array)
-        self._draft.finish(describe(self._recipe, self.windows, self.batch_size, store))
+        self._draft.finish(describe(self._recipe, self.windows, self.batch_size, search))
 
     def _told(self) -> dict[str, Any]:
         return {"recipe": asdict(self._recipe), "batch_size": self.batch_size, "done": self.done}

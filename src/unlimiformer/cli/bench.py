@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import UnlimiformerError
-from .console import input_pieces, integers, messages, progress_bar, quiet_libraries, write_json
+from .console import integers, messages, progress_bar, quiet_libraries, write_json
+from .options import fetch
 
 app = typer.Typer(help="Measure speed and memory.", no_args_is_help=True)
 
@@ -110,19 +111,11 @@ def search(
 
 def _real_memory(model: str, text: str, tokens: int) -> tuple[Any, Any]:
     """A wrapped model and a memory of real float32 states."""
-    from .. import catalogue
-    from ..catalogue.entries import MODELS, TEXTS
-
     quiet_libraries()
-    with progress_bar("Getting model and text", "bytes") as progress:
-        if model in MODELS:
-            catalogue.get_model(model, messages.print, progress)
-        names = text.split(",")
-        paths = [catalogue.get_text(n, messages.print, progress) if n in TEXTS else Path(n) for n in names]
+    words = "\n\n".join(fetch(model, *text.split(",")))
     from ..model import Unlimiformer
 
     wrapped = Unlimiformer.from_pretrained(model, dtype="float32")
-    words = "\n\n".join("".join(input_pieces(str(path))) for path in paths)
     ids = wrapped.tokenizer(words, verbose=False)["input_ids"]
     with progress_bar("Encoding") as progress:
         return wrapped, wrapped.index(ids[:tokens], progress=progress)

@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from ..catalogue.entries import MODELS, TEXTS
-from .console import input_pieces, messages, peak_memory, progress_bar, quiet_libraries, size
+from ..catalogue.entries import MODELS
+from .console import messages, peak_memory, progress_bar, quiet_libraries, size
+from .options import fetch
 
 MODEL, TEXT, TOP_K = "flan-t5-small", "shakespeare/hamlet", 8
 
@@ -26,14 +27,8 @@ def command(
 
     Without --question, sentences that answer three are planted in the text, far apart.
     """
-    from .. import catalogue
-
     quiet_libraries()
-    with progress_bar("Getting model and text", "bytes") as progress:
-        if model in MODELS:
-            catalogue.get_model(model, messages.print, progress)
-        path = str(catalogue.get_text(text, messages.print, progress)) if text in TEXTS else text
-        content = "".join(input_pieces(path))
+    (content,) = fetch(model, text)
     with messages.status(f"Loading {model}"):
         from .. import demo
         from ..model import Unlimiformer

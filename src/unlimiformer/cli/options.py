@@ -9,7 +9,7 @@ import typer
 
 from ..config import UnlimiformerConfig
 from ..errors import UnlimiformerError
-from .console import input_pieces, messages, quiet_libraries
+from .console import input_pieces, messages, progress_bar, quiet_libraries
 
 if TYPE_CHECKING:
     from ..memory import Memory
@@ -53,6 +53,18 @@ def open_input(file: str) -> Memory | Text:
     if file != "-" and folder.is_dir() and (is_memory(folder) or (folder / "partial").is_dir()):
         return Memory.load(folder)
     return input_pieces(file)
+
+
+def fetch(model: str, *texts: str) -> list[str]:
+    """Gets a model and texts out of the catalogue, if it has them; the texts' words."""
+    from .. import catalogue
+    from ..catalogue.entries import MODELS, TEXTS
+
+    with progress_bar("Getting model and text", "bytes") as progress:
+        if model in MODELS:
+            catalogue.get_model(model, messages.print, progress)
+        files = [str(catalogue.get_text(t, messages.print, progress)) if t in TEXTS else t for t in texts]
+    return ["".join(input_pieces(file)) for file in files]
 
 
 def load_wrapped(name: str, config: UnlimiformerConfig, device: str | None) -> Unlimiformer:

@@ -24,7 +24,7 @@ typedef struct {
     const int32_t *row;     /* (blocks * BLOCK): which row it is */
     const uint8_t *centres; /* like codes, a row a cell, with all directions: their number is `width` */
     const float *spread;    /* (cells) */
-    int64_t cells, dims, width;
+    int64_t cells, dims, width, first; /* `first` of the `dims` coded directions decide about the others */
 } cell_index;
 
 /* One query as it meets codes. */
@@ -101,7 +101,7 @@ static void scan_cell(const cell_index *index, int64_t cell, const asked *querie
                       int64_t keep, best_list *lists) {
     const int8_t *at[AT_ONCE], *later[AT_ONCE];
     int32_t floors[AT_ONCE], early[AT_ONCE];
-    int64_t first = index->dims < FIRST ? index->dims : FIRST;
+    int64_t first = index->first;
     for (int q = 0; q < count; q++) {
         const asked *query = queries + which[q];
         at[q] = query->codes;
@@ -178,17 +178,13 @@ static float dot_row(const char *row, int kind, const float *query, const int16_
 /* Gives the rows in a list the scores of their states, and keeps the K best. */
 static void rescore(best_list *list, const cell_index *index, const char *states, int kind, const float *row_scales,
                     int64_t width, const float *query, int16_t *whole, int64_t keep, float *out_score, int64_t *out_row) {
-    float peak = 1e-30f, largest = fminf(32767.0f, floorf(2147483392.0f / (127.0f * (float)width)));
-    for (int64_t i = 0; i < width; i++) peak = fmaxf(peak, fabsf(query[i]));
-    if (kind == INT8)
-        for (int64_t i = 0; i < width; i++) whole[i] = (int16_t)rintf(query[i] * (largest / peak));
+    float unit = kind == INT8 ? whole_query(query, width, whole) : 1.0f;
     int64_t stride = bytes_of(kind, width);
     for (int64_t i = 0; i < list->count; i++) list->row[i] = index->row[list->row[i]];
     for (int64_t i = 0; i < list->count; i++) {
         if (i + 4 < list->count)
             for (int64_t b = 0; b < stride; b += 64) __builtin_prefetch(states + list->row[i + 4] * stride + b);
-        float score = dot_row(states + list->row[i] * stride, kind, query, whole, width);
-        if (kind == INT8) score *= peak / largest;
+        float score = unit * dot_row(states + list->row[i] * stride, kind, query, whole, width);
         list->score[i] = row_scales ? score * row_scales[list->row[i]] : score;
     }
     if (list->count > keep) select_best(list, keep);
@@ -201,7 +197,7 @@ static void rescore(best_list *list, const cell_index *index, const char *states
 
 /* Fills in what a query's centres tell. `reach`: how far above its centre's score a cell may go, in spreads. */
 static void ask_centres(const cell_index *index, asked *queries, int64_t count, const float *reach, int64_t block) {
-    int64_t first = index->dims < FIRST ? index->dims : FIRST;
+    int64_t first = index->first;
     const uint8_t *centre = index->centres + block * BLOCK * index->width;
     for (int64_t q = 0; q < count; q += AT_ONCE) {
         const int8_t *at[AT_ONCE] = {0};
@@ -229,10 +225,9 @@ static void ask_centres(const cell_index *index, asked *queries, int64_t count, 
 /* A query (width) as small whole numbers; `codes_spread` is the standard deviation of a direction's codes. */
 static void shrink(const float *coded, const cell_index *index, float codes_spread, asked *query) {
     float peak = 1e-30f, others = 0;
-    int64_t first = index->dims < FIRST ? index->dims : FIRST;
     for (int64_t i = 0; i < index->width; i++) peak = fmaxf(peak, fabsf(coded[i]));
     for (int64_t i = 0; i < index->width; i++) query->codes[i] = (int8_t)rintf(coded[i] * (127.0f / peak));
-    for (int64_t i = first; i < index->dims; i++) others += (float)query->codes[i] * (float)query->codes[i];
+    for (int64_t i = index->first; i < index->dims; i++) others += (float)query->codes[i] * (float)query->codes[i];
     query->scale = peak / 127.0f;
     query->margin = (int32_t)(MARGIN * codes_spread * sqrtf(others));
 }
@@ -245,7 +240,7 @@ int search_cells(const uint8_t *codes, const int64_t *start, const int32_t *size
                  float codes_spread, const char *states, int kind, const float *row_scales, int64_t width,
                  const float *queries, const float *coded, const float *reach, int64_t count, int64_t candidates,
                  int64_t keep, int64_t parts, float *out_score, int64_t *out_row, int64_t *scanned) {
-    cell_index index = {codes, start, size, row, centres, spread, cells, dims, all_dims};
+    cell_index index = {codes, start, size, row, centres, spread, cells, dims, all_dims, dims < FIRST ? dims : FIRST};
     int64_t capacity = CAPACITY(candidates), all = parts * count;
     best_list *lists = malloc((size_t)all * sizeof *lists);
     float *score = malloc((size_t)(all * capacity) * sizeof *score);

@@ -20,7 +20,6 @@ from .recall import Measured, exact_hits, held_out, measure
 
 _PROBED = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7)
 _CANDIDATES = 1.5  # rows scored again, for each one wanted
-_ROWS = 1 << 15
 
 
 class FaissStore(ExactStore):

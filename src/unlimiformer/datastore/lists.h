@@ -36,6 +36,14 @@ static inline float from_bfloat16(uint16_t half) {
     return wide.value;
 }
 
+/* A query (width) as int16, as fine as 32-bit sums with int8 rows allow; returns what one of its units is worth. */
+static inline float whole_query(const float *query, int64_t width, int16_t *whole) {
+    float peak = 1e-30f, largest = fminf(32767.0f, floorf(2147483392.0f / (127.0f * (float)width)));
+    for (int64_t i = 0; i < width; i++) peak = fmaxf(peak, fabsf(query[i]));
+    for (int64_t i = 0; i < width; i++) whole[i] = (int16_t)rintf(query[i] * (largest / peak));
+    return peak / largest;
+}
+
 /* ---- the K best so far ---- */
 
 typedef struct {

@@ -135,7 +135,6 @@ static float *zeros(int64_t count) {
  * with a scale each. */
 static void prepare_queries(const float *queries, int64_t count, int64_t width, int64_t padded, int kind, void *out,
                             float *scales) {
-    float largest = fminf(32767.0f, floorf(2147483392.0f / (127.0f * (float)width)));
     for (int64_t q = 0; q < count; q++) {
         const float *from = queries + q * width;
         if (kind != INT8) {
@@ -143,11 +142,7 @@ static void prepare_queries(const float *queries, int64_t count, int64_t width, 
             scales[q] = 1.0f;
             continue;
         }
-        float peak = 1e-30f;
-        for (int64_t i = 0; i < width; i++) peak = fmaxf(peak, fabsf(from[i]));
-        int16_t *whole = (int16_t *)out + q * padded;
-        for (int64_t i = 0; i < width; i++) whole[i] = (int16_t)rintf(from[i] * (largest / peak));
-        scales[q] = peak / largest;
+        scales[q] = whole_query(from, width, (int16_t *)out + q * padded);
     }
 }
 
