@@ -81,6 +81,14 @@ def merge(context: Tensor, log_sum: Tensor, other: Tensor, other_log_sum: Tensor
     return (context * first + other * second).to(context.dtype)
 
 
+def rotate(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary positions: states (..., n, d), of which the first r numbers are rotated, by cosines and sines (n, r)."""
+    turned, rest = states[..., : cos.shape[-1]], states[..., cos.shape[-1] :]
+    first, second = turned.chunk(2, dim=-1)
+    turned = turned * cos.to(states) + torch.cat((-second, first), dim=-1) * sin.to(states)
+    return torch.cat((turned, rest), dim=-1)
+
+
 def folding_is_cheaper(queries: int, heads: int, groups: int, head_width: int, width: int, stored: int) -> bool:
     """Counts multiply-adds of one layer's scores: folded queries against states, or projected keys."""
     folded = queries * heads * (head_width * width + stored * width)

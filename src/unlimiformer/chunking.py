@@ -17,11 +17,21 @@ class Window:
     keep_end: int
 
 
-def plan_windows(length: int, window: int, overlap: float = 0.5) -> list[Window]:
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How texts are cut: tokens of a window, the share that neighbours read too, and whether the model is causal."""
+
+    window: int
+    overlap: float
+    causal: bool = False
+
+
+def plan_windows(length: int, window: int, overlap: float = 0.5, causal: bool = False) -> list[Window]:
     """Windows whose kept parts cover [0, length) exactly once, in order.
 
-    `overlap` is the share of a window that its neighbours read too: 0.5 keeps the middle half (paper, section 2.1). The
-    first window also keeps its left edge. The last is moved back to be full, so that every window but that of a short
+    `overlap` is the share of a window that its neighbours read too: 0.5 keeps the middle half (paper, section 2.1), or
+    the later half of a `causal` model's window, whose tokens know only what stands before them. The first window also
+    keeps its left edge. The last is moved back to be full, so that every window but that of a short
     input has the same length and no padding is ever needed.
     """
     if length <= 0:
@@ -32,8 +42,8 @@ def plan_windows(length: int, window: int, overlap: float = 0.5) -> list[Window]
         raise UnlimiformerError(f"overlap is {overlap}; expected 0 <= overlap < 1 (0.5 keeps the middle half)")
     if length <= window:
         return [Window(0, length, 0, length)]
-    margin = min(int(window * overlap / 2), (window - 1) // 2)
-    stride = window - 2 * margin
+    margin = 0 if causal else min(int(window * overlap / 2), (window - 1) // 2)
+    stride = window - 2 * margin if not causal else max(1, window - int(window * overlap))
     windows, kept = [], 0
     for start in range(0, length - window, stride):
         end = start + window

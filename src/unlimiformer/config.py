@@ -11,31 +11,42 @@ from .errors import UnlimiformerError
 StoreName = Literal["exact", "cells", "faiss"]
 DTypeName = Literal["float32", "bfloat16", "int8"]
 ComputeName = Literal["bfloat16"]
+SelectionName = Literal["reread", "blocks", "blocks-by-layer", "top-k"]
+PositionsName = Literal["consecutive", "as-encoded", "rescaled"]
 
 
 @dataclass(frozen=True)
 class UnlimiformerConfig:
     """How a long input is read, kept and searched.
 
-    top_k: tokens that each head attends to at each step; None: the model's window.
+    top_k: tokens that each head attends to at each step; None: the model's window. Of a decoder-only model: tokens of
+        the document that are chosen, at most; None: 256.
     layers: decoder layers that retrieve; None: all. The others attend to the first window, like the truncated model.
+        Of a decoder-only model: the others see head and tail of the prompt only.
     heads: heads that retrieve in those layers; None: all. The others attend to the first window.
-    window: tokens that the encoder reads at once; None: the model's own limit.
-    overlap: share of a window that its neighbours read too; 0.5 keeps the middle half, as the paper does.
-    prefix: text in front of every window (a question, as SLED does); a sequence gives each row of a batch its own.
+    window: tokens that are read at once; None: the encoder's own limit, or 1,024 of a decoder-only model.
+    overlap: share of a window that its neighbours read too; None: 0.5, which keeps the middle half, as the paper does,
+        or 0.25, which keeps the later three quarters of a decoder-only model's window.
+    prefix: text in front of every window (a question, as SLED does); a sequence gives each row of a batch its own. Of
+        a decoder-only model: an instruction before the document.
     store: how states are searched; "exact" scans them all, "cells" and "faiss" look into a part of them.
     recall: share of the attention of the exact k best tokens that such a part must hold, as measured when it is built.
     dtype: of the stored states; None: the model's own. "int8" keeps a scale a token.
     device: where the states are kept; None: the model's own.
     batch_size: windows encoded at once.
     compute_dtype: of the encoder's matrix products ("bfloat16" autocasts); None: the model's own.
+    selection: what a decoder-only model sees of a document. "reread" (None): the blocks that its retrieving heads want,
+        read again in the plain window. "blocks", "blocks-by-layer": such blocks as they were read, the same ones in all
+        layers or each layer's own. "top-k": each head's own tokens at each step, as in the paper.
+    positions: where these stand; "consecutive" (None), "as-encoded" (in their window) or "rescaled" into one window.
+    block: tokens of a block; None: 64.
     """
 
     top_k: int | None = None
     layers: tuple[int, ...] | None = None
     heads: tuple[int, ...] | None = None
     window: int | None = None
-    overlap: float = 0.5
+    overlap: float | None = None
     prefix: str | tuple[str, ...] | None = None
     store: StoreName = "exact"
     recall: float = 0.99
@@ -43,17 +54,20 @@ class UnlimiformerConfig:
     device: str | None = None
     batch_size: int = 4
     compute_dtype: ComputeName | None = None
+    selection: SelectionName | None = None
+    positions: PositionsName | None = None
+    block: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("layers", "heads"):
             object.__setattr__(self, name, _integers(name, getattr(self, name)))
         if isinstance(self.prefix, Sequence) and not isinstance(self.prefix, str):
             object.__setattr__(self, "prefix", tuple(self.prefix))
-        for name in ("top_k", "window", "batch_size"):
+        for name in ("top_k", "window", "batch_size", "block"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise UnlimiformerError(f"{name} is {value!r}; expected a whole number of at least 1")
-        if not isinstance(self.overlap, (int, float)) or not 0 <= self.overlap < 1:
+        if self.overlap is not None and (not isinstance(self.overlap, (int, float)) or not 0 <= self.overlap < 1):
             raise UnlimiformerError(
                 f"overlap is {self.overlap!r}; expected 0 <= overlap < 1 (0.5 keeps the middle half)"
             )
@@ -62,6 +76,8 @@ class UnlimiformerConfig:
         _one_of("store", self.store, get_args(StoreName))
         _one_of("dtype", self.dtype, (None, *get_args(DTypeName)))
         _one_of("compute_dtype", self.compute_dtype, (None, *get_args(ComputeName)))
+        _one_of("selection", self.selection, (None, *get_args(SelectionName)))
+        _one_of("positions", self.positions, (None, *get_args(PositionsName)))
 
     @classmethod
     def names(cls) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .chunking import Window, plan_windows
+from .chunking import Cut, Window, plan_windows
 from .errors import UnlimiformerError
 
 Encode = Callable[[Tensor, dict[str, Tensor]], Tensor]
@@ -36,7 +36,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Piece:
-    """States (n, D) of a source's tokens start … start + n; `first_window` are all states of its first window."""
+    """States (n, D) of a source's tokens start … start + n; `first_window` are all states of an encoder's first."""
 
     source: int
     start: int
@@ -44,22 +44,21 @@ class Piece:
     first_window: Tensor | None
 
 
-def plan(source: Source, window: int, overlap: float) -> list[Window]:
-    """The windows of a source's text, which share the encoder's window with the prefix."""
-    room = window - source.prefix.shape[0]
+def plan(source: Source, cut: Cut) -> list[Window]:
+    """The windows of a source's text, which share the model's window with the prefix."""
+    room = cut.window - source.prefix.shape[0]
     if room < 1:
         raise UnlimiformerError(
-            f"the prefix has {source.prefix.shape[0]} tokens and the window {window}; expected room for the text: "
+            f"the prefix has {source.prefix.shape[0]} tokens and the window {cut.window}; expected room for the text: "
             "shorten the prefix or give a larger window"
         )
-    return plan_windows(source.ids.shape[0], room, overlap)
+    return plan_windows(source.ids.shape[0], room, cut.overlap, cut.causal)
 
 
 def encode_windows(
     sources: Sequence[Source],
     encode: Encode,
-    window: int,
-    overlap: float,
+    cut: Cut,
     batch_size: int,
     progress: Progress | None = None,
     done: int = 0,
@@ -68,11 +67,11 @@ def encode_windows(
 
     Only windows of one length share a batch, so that nothing is ever padded. The first `done` windows are left out.
     """
-    jobs = [(number, win) for number, source in enumerate(sources) for win in plan(source, window, overlap)]
+    jobs = [(number, win) for number, source in enumerate(sources) for win in plan(source, cut)]
     for batch in _batches(jobs[done:], sources, batch_size):
         states = encode(*_assemble(batch, sources))
         for row, (number, win) in enumerate(batch):
-            yield _keep(states[row], number, win, sources[number])
+            yield _keep(states[row], number, win, sources[number], cut.causal)
         done += len(batch)
         if progress is not None:
             progress(done, len(jobs))
@@ -107,7 +106,7 @@ def _assemble(batch: list[tuple[int, Window]], sources: Sequence[Source]) -> tup
     return ids, aligned
 
 
-def _keep(states: Tensor, number: int, win: Window, source: Source) -> Piece:
+def _keep(states: Tensor, number: int, win: Window, source: Source, causal: bool) -> Piece:
     """The kept part of one window's states (W, D); the first window keeps the prefix as well."""
     lead = source.prefix.shape[0]
     if not torch.isfinite(states).all():
@@ -118,4 +117,4 @@ def _keep(states: Tensor, number: int, win: Window, source: Source) -> Piece:
     first = win.keep_start == 0
     begin = 0 if first else lead + win.keep_start - win.start
     kept = states[begin : lead + win.keep_end - win.start]
-    return Piece(number, 0 if first else lead + win.keep_start, kept, states if first else None)
+    return Piece(number, 0 if first else lead + win.keep_start, kept, states if first and not causal else None)

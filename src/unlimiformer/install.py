@@ -1,4 +1,4 @@
-"""Puts retrieval into a model and takes it out again: the only file that assigns `.forward`.
+"""Puts retrieval into a model and takes it out again: the only file that assigns a model's methods.
 
 The encoder's forward reads a long input into memories and returns a placeholder of one state a row, whose numbers name
 the row's memory. `generate` may repeat and reorder that placeholder as it likes: every cross-attention reads from it
@@ -93,6 +93,28 @@ class Switchboard:
             ) from None
 
 
+def refuse_wrapped(module: Any, name: str) -> None:
+    """Raises if a method was replaced by `replace_method` before."""
+    if getattr(module.__dict__.get(name), "_unlimiformer", False):
+        raise UnlimiformerError("the model is wrapped already; call remove() on the other wrapper first")
+
+
+def replace_method(module: Any, name: str, make: Callable[[Callable], Callable]) -> Callable[[], None]:
+    """Puts what `make` makes of a method in its place; returns what puts the method back."""
+    own = module.__dict__.get(name)  # accelerate and others may have put one there
+
+    def undo() -> None:
+        if own is None:
+            module.__dict__.pop(name, None)
+        else:
+            module.__dict__[name] = own
+
+    replaced = make(getattr(module, name))
+    replaced._unlimiformer = True  # type: ignore[attr-defined]
+    setattr(module, name, replaced)
+    return undo
+
+
 class Installation:
     """The hooks in one model; `undo` puts every forward back."""
 
@@ -108,9 +130,8 @@ class Installation:
 
     def apply(self, policies: list[Policy]) -> None:
         """Replaces the forwards; on any error the model is left as it was."""
-        modules = [self.encoder, self.decoder, *(view.module for view in self.attentions)]
-        if any(getattr(module.__dict__.get("forward"), "_unlimiformer", False) for module in modules):
-            raise UnlimiformerError("the model is wrapped already; call remove() on the other wrapper first")
+        for module in (self.encoder, self.decoder, *(view.module for view in self.attentions)):
+            refuse_wrapped(module, "forward")
         try:
             self._patch(self.encoder, self._encoder_forward)
             if self.projection is not None:
@@ -148,18 +169,7 @@ class Installation:
         return states if self.projection is None else self.projection(states)
 
     def _patch(self, module: nn.Module, make: Callable[[Callable], Callable]) -> None:
-        own = module.__dict__.get("forward")  # accelerate and others may have put one there
-
-        def undo() -> None:
-            if own is None:
-                module.__dict__.pop("forward", None)
-            else:
-                module.__dict__["forward"] = own
-
-        replaced = make(module.forward)
-        replaced._unlimiformer = True  # type: ignore[attr-defined]
-        module.forward = replaced  # type: ignore[method-assign]
-        self._undo.append(undo)
+        self._undo.append(replace_method(module, "forward", make))
 
     def _encoder_forward(self, original: Callable) -> Callable:
         signature = inspect.signature(original)

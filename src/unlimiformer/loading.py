@@ -11,8 +11,8 @@ from .errors import UnlimiformerError
 
 
 def load(name: str | os.PathLike[str], dtype: Any = None) -> tuple[Any, Any]:
-    """An encoder–decoder and its tokenizer, in evaluation mode."""
-    from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
+    """A model and its tokenizer, in evaluation mode."""
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
     where = str(find_model(str(name)) or name)
     folder = Path(where)
@@ -21,7 +21,8 @@ def load(name: str | os.PathLike[str], dtype: Any = None) -> tuple[Any, Any]:
         raise UnlimiformerError(f"{where} has no config.json; give a folder saved with save_pretrained, or a hub id")
     try:
         config = AutoConfig.from_pretrained(where)
-        model = AutoModelForSeq2SeqLM.from_pretrained(where, config=config, dtype=dtype or "auto")
+        kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+        model = kind.from_pretrained(where, config=config, dtype=dtype or "auto")
         tokenizer = AutoTokenizer.from_pretrained(where)
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]

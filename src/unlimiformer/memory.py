@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from . import disk
+from .chunking import Cut
 from .datastore import ExactStore, restore
 from .errors import UnlimiformerError
 
@@ -22,7 +23,8 @@ _KEYS = itertools.count(1)
 class Recipe:
     """What decides a memory's states, beside its text: digests of model and tokenizer, and how the text was read.
 
-    `prefix` are the token ids in front of every window. `tokenizer` is None when there was none.
+    `prefix` are the token ids in front of every window. `tokenizer` is None when there was none. `layout` says what a
+    decoder-only model's row holds; None: an encoder's state.
     """
 
     model: str
@@ -32,11 +34,17 @@ class Recipe:
     prefix: tuple[int, ...]
     dtype: str
     compute_dtype: str | None = None
+    layout: str | None = None
 
     @classmethod
     def of(cls, told: dict[str, Any]) -> Recipe:
         """From what JSON keeps of it."""
         return cls(**{**told, "prefix": tuple(told["prefix"])})
+
+    @property
+    def cut(self) -> Cut:
+        """How the text was cut."""
+        return Cut(self.window, self.overlap, causal=self.layout is not None)
 
     def differences(self, other: Recipe, ignored: tuple[str, ...] = ()) -> list[str]:
         """What another recipe has otherwise, in words."""

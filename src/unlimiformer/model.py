@@ -1,4 +1,4 @@
-"""The public wrapper: gives a pretrained encoder–decoder an input of unlimited length, and takes it back."""
+"""The public wrapper: gives a pretrained transformer an input of unlimited length, and takes it back."""
 
 from __future__ import annotations
 
@@ -8,23 +8,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from .adapters import Adapter, adapter_for
 from .checks import check_tokenizer, check_weights
 from .config import UnlimiformerConfig
-from .datastore import ExactStore, build
 from .encoding import Progress
+from .engines import DecoderOnlyEngine, EncoderDecoderEngine
 from .errors import UnlimiformerError, UnsupportedModelError
-from .install import Installation
 from .memory import Memory
-from .probing import pooled, real_queries
-from .provenance import Listener, Provenance
-from .reading import Reader
-from .retrieval import Policy
+from .provenance import Provenance
 from .sources import Text, is_ids
-from .verification import verify_guess
 
 
 @dataclass(frozen=True)
@@ -53,7 +46,7 @@ class Output:
 class Unlimiformer:
     """Wraps a model from construction until `remove()` or the end of its `with` block.
 
-    While wrapped, the model's own `generate` and `forward` take inputs of any length.
+    While wrapped, the model's own `generate` takes inputs of any length, and so does an encoder–decoder's `forward`.
     """
 
     def __init__(
@@ -62,20 +55,13 @@ class Unlimiformer:
         self.model, self.tokenizer = model, tokenizer
         self.config = _configure(config, settings)
         base = _base_model(model)
-        adapter, known = adapter_for(base)
-        self.window = _window(adapter, base, tokenizer, self.config)
-        self.top_k = self.config.top_k or self.window
-        vocabulary = base.get_input_embeddings().num_embeddings
         check_weights(base)
         if tokenizer is not None:
-            check_tokenizer(tokenizer, base.config, vocabulary)
-        self._reader = Reader(self.config, tokenizer, base.config, adapter.encoder(base), self.window, vocabulary)
-        always_read = self.config.prefix is not None
-        self._installation = Installation(base, adapter, self._reader.read_rows, self.window, always_read)
-        policies = _policies(self._installation, self.config, self.top_k)
-        if not known:
-            verify_guess(base, adapter, self.window)
-        self._installation.apply(policies)
+            check_tokenizer(tokenizer, base.config, base.get_input_embeddings().num_embeddings)
+        crossing = getattr(base.config, "is_encoder_decoder", False)
+        kind = EncoderDecoderEngine if crossing else DecoderOnlyEngine
+        self.engine: EncoderDecoderEngine | DecoderOnlyEngine = kind(model, base, tokenizer, self.config)
+        self.window, self.top_k = self.engine.window, self.engine.top_k
 
     @classmethod
     def from_pretrained(
@@ -110,55 +96,47 @@ class Unlimiformer:
         """
         self._check_wrapped()
         if folder is not None:
-            encode, target = self._installation.encode, Path(folder)
-            return self._reader.read_to_disk(
-                source, prefix, target, encode, self._searched, progress, append, overwrite
+            engine, target = self.engine, Path(folder)
+            return engine.reader.read_to_disk(
+                source, prefix, target, engine.encode, engine.searched, progress, append, overwrite
             )
         if append or overwrite:
             raise UnlimiformerError("append and overwrite are for a memory on disk; give its folder")
         prefixes = None if prefix is None else [prefix]
-        memory = self._reader.read_texts([source], prefixes, self._installation.encode, progress)[0]
-        memory.store = self._searched(memory)
+        memory = self.engine.reader.read_texts([source], prefixes, self.engine.encode, progress)[0]
+        memory.store = self.engine.searched(memory)
         return memory
 
     def generate(
         self,
         source: Text | Memory | list,
-        prompt: str | None = None,
+        prompt: str | Sequence[str] | None = None,
         prefix: str | Sequence[str] | None = None,
         provenance: bool = False,
         **generation: Any,
     ) -> Any:
         """Generates from an input of any length, or from a memory; a list of them gives a list of outputs.
 
-        `prompt` starts the decoder's text. `prefix` stands in front of every window; a list gives each input its own.
+        `prompt` starts an encoder–decoder's text, and is what a decoder-only model is asked about the input. `prefix`
+        stands in front of every window. A list of either gives each input its own.
         `provenance` also tells where in the source the model looked, for one sequence an input. All other arguments go
         to the model's own `generate`.
         """
         self._check_wrapped()
         many = isinstance(source, list) and not is_ids(source)
-        memories = self._memories(source if many else [source], prefix)  # type: ignore[arg-type]
-        if prompt is not None:
-            generation["decoder_input_ids"] = self._decoder_prompt(prompt, len(memories))
-        outputs = self._installation.output(memories)
-        mask = torch.ones((len(memories), 1), dtype=torch.long, device=outputs[0].device)
-        listener = self._listener(generation) if provenance else None
-        self._installation.listener = listener
-        try:
-            made = self.model.generate(encoder_outputs=outputs, attention_mask=mask, **generation)
-        finally:
-            self._installation.listener = None
-        sequences = made if isinstance(made, Tensor) else made.sequences
-        parts = sequences.split(sequences.shape[0] // len(memories))
+        sources: list[Any] = source if many else [source]  # type: ignore[assignment, list-item]
+        memories = self._memories(sources, prefix)
+        prompts = _one_each("prompts", prompt, len(memories))
+        made = self.engine.generate(memories, prompts, provenance, generation)
         results = [
-            Output(self._decode(part), part, memory, listener.told(memory) if listener else None)
-            for part, memory in zip(parts, memories, strict=True)
+            Output(self._decode(sequences), sequences, memory, looked)
+            for (sequences, looked), memory in zip(made, memories, strict=True)
         ]
         return results if many else results[0]
 
     def remove(self) -> None:
         """Takes retrieval out: every forward is the original object again."""
-        self._installation.undo()
+        self.engine.remove()
 
     def __enter__(self) -> Unlimiformer:
         return self
@@ -166,54 +144,26 @@ class Unlimiformer:
     def __exit__(self, *_: object) -> None:
         self.remove()
 
-    def _searched(self, memory: Memory) -> ExactStore:
-        """The memory's store with the way of searching that was asked for, built for this model's real queries."""
-        if self.config.store == "exact" or memory.windows == 1 or self.top_k >= len(memory):
-            return memory.store
-        heard = real_queries(self.model, self._installation, memory)
-        if not heard:
-            return memory.store
-        return build(self.config.store, memory.store, pooled(heard), self.top_k, self.config.recall)
-
     def _check_wrapped(self) -> None:
-        if not self._installation.applied:
+        if not self.engine.applied:
             raise UnlimiformerError("the wrapper was removed from its model; wrap the model again: Unlimiformer(model)")
 
     def _memories(self, sources: list[Any], prefix: str | Sequence[str] | None) -> list[Memory]:
         """Each source's memory: itself, or read now."""
         if not sources:
             raise UnlimiformerError("no input was given; expected a text, a path, token ids or a memory")
-        each = [prefix] * len(sources) if prefix is None or isinstance(prefix, str) else list(prefix)
-        if len(each) != len(sources):
-            raise UnlimiformerError(f"{len(each)} prefixes were given for {len(sources)} inputs; expected one for each")
+        each = _one_each("prefixes", prefix, len(sources))
         fresh = [i for i, source in enumerate(sources) if not isinstance(source, Memory)]
         memories, read = list(sources), []
         if fresh:
             prefixes = None if prefix is None else [str(each[i]) for i in fresh]
-            read = self._reader.read_texts([sources[i] for i in fresh], prefixes, self._installation.encode)
+            read = self.engine.reader.read_texts([sources[i] for i in fresh], prefixes, self.engine.encode)
             for i, memory in zip(fresh, read, strict=True):
                 memories[i] = memory
         for memory in memories:
             if memory not in read:
-                self._reader.check(memory)
+                self.engine.reader.check(memory)
         return memories
-
-    def _listener(self, generation: dict[str, Any]) -> Listener:
-        config = generation.get("generation_config") or self.model.generation_config
-        for name in ("num_beams", "num_return_sequences"):
-            value = generation.get(name) or getattr(config, name, None) or 1
-            if value > 1:
-                raise UnlimiformerError(f"provenance was asked for with {name}={value}; it is known for 1 only")
-        return Listener()
-
-    def _decoder_prompt(self, prompt: str, rows: int) -> Tensor:
-        configs = (self.model.generation_config, self.model.config)
-        starts = (getattr(config, "decoder_start_token_id", None) for config in configs)
-        start = next((token for token in starts if token is not None), None)
-        if self.tokenizer is None or start is None:
-            raise UnlimiformerError("a prompt needs a tokenizer and the model's decoder_start_token_id; one is missing")
-        ids = self.tokenizer(prompt, add_special_tokens=False)["input_ids"]
-        return torch.tensor([[start, *ids]] * rows, device=self._reader.device)
 
     def _decode(self, sequences: Tensor) -> tuple[str, ...]:
         if self.tokenizer is None:
@@ -238,25 +188,8 @@ def _configure(config: UnlimiformerConfig | None, settings: dict[str, Any]) -> U
     return replace(config, **settings) if config is not None else UnlimiformerConfig(**settings)
 
 
-def _window(adapter: Adapter, model: Any, tokenizer: Any, config: UnlimiformerConfig) -> int:
-    try:
-        limit = adapter.window(model, tokenizer)
-    except UnsupportedModelError:
-        if config.window is None:
-            raise
-        return config.window
-    if adapter.default_window is None and config.window is not None and config.window > limit:
-        raise UnlimiformerError(
-            f"window is {config.window}; the encoder reads at most {limit} tokens: give that or less"
-        )
-    return config.window or limit
-
-
-def _policies(installation: Installation, config: UnlimiformerConfig, top_k: int) -> list[Policy]:
-    attentions = installation.attentions
-    for name, limit in (("layers", len(attentions)), ("heads", min(view.heads for view in attentions))):
-        chosen = getattr(config, name)
-        if chosen and max(chosen) >= limit:
-            raise UnlimiformerError(f"{name} is {list(chosen)}; the decoder has {limit}, counted from 0")
-    layers = range(len(attentions)) if config.layers is None else config.layers
-    return [Policy(top_k, layer in layers, config.heads) for layer in range(len(attentions))]
+def _one_each(name: str, given: str | Sequence[str] | None, inputs: int) -> list[str | None]:
+    each: list[str | None] = [given] * inputs if given is None or isinstance(given, str) else list(given)
+    if len(each) != inputs:
+        raise UnlimiformerError(f"{len(each)} {name} were given for {inputs} inputs; expected one for each, or one")
+    return each

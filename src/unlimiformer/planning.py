@@ -64,7 +64,7 @@ def make_plan(wrapped: Unlimiformer, pieces: Iterable[str]) -> Plan:
         counted += part.ids.shape[0]
         if opening.shape[0] < wanted:
             opening = torch.cat((opening, part.ids))
-    windows = len(plan_windows(counted, wrapped.window, wrapped.config.overlap))
+    windows = len(plan_windows(counted, cut.window, cut.overlap, cut.causal))
     per_window, states = _encoding(wrapped, opening, windows)
     stores = []
     for name, dtype in DTYPES.items():
@@ -79,11 +79,11 @@ def _encoding(wrapped: Unlimiformer, opening: Tensor, windows: int) -> tuple[flo
     """Seconds a window, and some states (n, D)."""
     length = min(wrapped.window, opening.shape[0])
     rows = max(1, min(wrapped.config.batch_size, windows, opening.shape[0] // length))
-    batch = opening[: rows * length].reshape(rows, length).to(wrapped._reader.device)
+    batch = opening[: rows * length].reshape(rows, length).to(wrapped.engine.reader.device)
     times = []
     for _ in range(1 + _BATCHES):
         started = time.perf_counter()
-        states = wrapped._installation.encode(batch, {}).cpu()
+        states = wrapped.engine.installation.encode(batch, {}).cpu()
         times.append(time.perf_counter() - started)
     return statistics.median(times[1:]) / rows, states.flatten(0, 1).float()
 
@@ -94,10 +94,10 @@ def _decoding(wrapped: Unlimiformer, states: Tensor, tokens: int, dtype: torch.d
     measured = []
     for length in lengths:
         copies = states.repeat(-(-length // states.shape[0]), 1)[:length]
-        store = ExactStore.empty(length, states.shape[1], dtype, wrapped.config.device or wrapped._reader.device)
+        store = ExactStore.empty(length, states.shape[1], dtype, wrapped.config.device or wrapped.engine.reader.device)
         store.put(0, copies + 0.1 * torch.randn(copies.shape, generator=torch.Generator().manual_seed(0)))
         memory = Memory(store, torch.zeros(length, dtype=torch.long), None, 2)
-        outputs = wrapped._installation.output([memory])
+        outputs = wrapped.engine.installation.output([memory])
         mask = torch.ones((1, 1), dtype=torch.long, device=outputs[0].device)
         call = {"encoder_outputs": outputs, "attention_mask": mask}
         measured.append(min(ms_per_token(wrapped.model, _NEW_TOKENS, **call) for _ in range(3)))

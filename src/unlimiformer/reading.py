@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from .adapters.base import plain_device, plain_dtype
+from .chunking import Cut
 from .config import UnlimiformerConfig
 from .datastore import DTYPES, ExactStore
 from .disk import Draft
@@ -23,9 +24,17 @@ from .recording import Recorder
 from .sources import Text, given_ids, text_pieces
 from .tokenizing import Tokens, opening_ids, stream_tokens
 
+_OVERLAP, _CAUSAL_OVERLAP = 0.5, 0.25
+
+Opening = Callable[[str | None], Tensor]
+"""Token ids in front of every window, for the text that a user wants there."""
+
 
 class Reader:
-    """How one wrapped model reads; `encoder` is asked for its device, dtype and weights only."""
+    """How one wrapped model reads; `encoder` is asked for its device, dtype and weights only.
+
+    `layout` says what a decoder-only model's row holds. `opening` makes token ids of a prefix, if not the tokenizer.
+    """
 
     def __init__(
         self,
@@ -35,9 +44,15 @@ class Reader:
         encoder: nn.Module,
         window: int,
         vocabulary: int,
+        layout: str | None = None,
+        opening: Opening | None = None,
     ) -> None:
-        self.config, self.tokenizer, self.window, self.vocabulary = config, tokenizer, window, vocabulary
-        self._model_config, self._encoder = model_config, encoder
+        self.config, self.tokenizer, self.vocabulary = config, tokenizer, vocabulary
+        self._model_config, self._encoder, self._layout = model_config, encoder, layout
+        self._opening = opening or self._plain_opening
+        default = _OVERLAP if layout is None else _CAUSAL_OVERLAP
+        overlap = default if config.overlap is None else config.overlap
+        self.cut = Cut(window, overlap, causal=layout is not None)
 
     @property
     def device(self) -> torch.device:
@@ -50,11 +65,12 @@ class Reader:
         return Recipe(
             model_digest(self._model_config, self._encoder),
             tokenizer_digest(self.tokenizer),
-            self.window,
-            config.overlap,
+            self.cut.window,
+            self.cut.overlap,
             tuple(prefix.tolist()),
             str(self._store_dtype(windows=2)).removeprefix("torch."),
             config.compute_dtype,
+            self._layout,
         )
 
     def check(self, memory: Memory) -> None:
@@ -86,7 +102,7 @@ class Reader:
             sources.append(Source(torch.cat([part.ids for part in parts]).to(self.device), prefix.to(self.device), {}))
         with torch.no_grad():
             recipes = [self.recipe(source.prefix) for source in sources]
-            memories = self._read(sources, encode, progress, recipes)
+            memories = self.read_sources(sources, encode, progress, recipes)
         return [replace(m, written_text=w, offsets=p) for m, w, p in zip(memories, words, places, strict=True)]
 
     def read_to_disk(
@@ -127,7 +143,7 @@ class Reader:
             if progress is not None:
                 progress(recorder.done, recorder.windows)
             device_source = Source(source.ids, source.prefix.to(self.device), {})
-            settings = (self.window, self.config.overlap, recorder.batch_size, note, recorder.done)
+            settings = (self.cut, recorder.batch_size, note, recorder.done)
             for piece in encode_windows([device_source], self._in_dtype(encode), *settings):
                 recorder.put(piece, dtype)
             recorder.finish(searched(recorder.drafted()))
@@ -155,7 +171,7 @@ class Reader:
             if self._shares_opening(tokens, prefix):
                 tokens, extra = tokens[1:], {name: values[1:] for name, values in extra.items()}
             sources.append(Source(tokens.to(self.device), prefix.to(self.device), extra))
-        return self._read(sources, encode, progress)
+        return self.read_sources(sources, encode, progress)
 
     def _tokens(
         self, text: Text, prefix: Tensor, keep_text: Callable[[Iterable[str]], Iterator[str]]
@@ -184,9 +200,12 @@ class Reader:
             raise UnlimiformerError("the input is empty: it has no tokens; expected at least one")
 
     def _shares_opening(self, ids: Tensor, prefix: Tensor) -> bool:
-        """BART's <s> opens text and prefix alike: it stands once, before the prefix."""
+        """BART's <s> opens text and prefix alike: it stands once, before the prefix; in a causal model's prompt, never
+        in the middle."""
         specials = getattr(self.tokenizer, "all_special_ids", ())
-        return prefix.shape[0] > 0 and int(ids[0]) == int(prefix[0]) and int(ids[0]) in specials
+        if prefix.shape[0] == 0 or int(ids[0]) not in specials:
+            return False
+        return self.cut.causal or int(ids[0]) == int(prefix[0])
 
     def _check(self, ids: Tensor) -> None:
         if ids.shape[0] == 0:
@@ -200,21 +219,26 @@ class Reader:
 
     def _prefixes(self, prefixes: Sequence[str] | None, rows: int) -> list[Tensor]:
         given = prefixes if prefixes is not None else self.config.prefix
-        if given is None:
-            return [torch.empty(0, dtype=torch.long)] * rows
-        each = [given] * rows if isinstance(given, str) else list(given)
+        each = [given] * rows if given is None or isinstance(given, str) else list(given)
         if len(each) != rows:
             raise UnlimiformerError(f"{len(each)} prefixes were given for {rows} inputs; expected one for each, or one")
-        return [opening_ids(prefix, self.tokenizer) for prefix in each]
+        return [self._opening(prefix) for prefix in each]
 
-    def _read(
-        self, sources: list[Source], encode: Encode, progress: Progress | None, recipes: list[Recipe] | None = None
+    def _plain_opening(self, prefix: str | None) -> Tensor:
+        return torch.empty(0, dtype=torch.long) if prefix is None else opening_ids(prefix, self.tokenizer)
+
+    def read_sources(
+        self,
+        sources: list[Source],
+        encode: Encode,
+        progress: Progress | None = None,
+        recipes: list[Recipe] | None = None,
     ) -> list[Memory]:
         """Memories in RAM; without recipes they serve this model as it is now, and can be neither kept nor checked."""
         differentiable = False
         pieces: list[list[Tensor]] = [[] for _ in sources]
         memories: list[Memory] = []
-        settings = (self.window, self.config.overlap, self.config.batch_size)
+        settings = (self.cut, self.config.batch_size)
         for piece in encode_windows(sources, self._in_dtype(encode), *settings, progress):
             differentiable = piece.states.requires_grad
             if piece.source == len(memories):
@@ -230,24 +254,23 @@ class Reader:
         return memories
 
     def _new_memory(self, source: Source, piece: Piece, recipe: Recipe | None, differentiable: bool) -> Memory:
-        windows = len(plan(source, self.window, self.config.overlap))
+        windows = len(plan(source, self.cut))
         rows, width = 0 if differentiable else source.length, piece.states.shape[1]
         store = ExactStore.empty(rows, width, self._store_dtype(windows), self.config.device or piece.states.device)
-        assert piece.first_window is not None
         return Memory(
             store,
             torch.cat((source.prefix, source.ids)).cpu(),
             recipe,
             windows,
             source.prefix.shape[0],
-            first_window=piece.first_window.clone(),
+            first_window=None if piece.first_window is None else piece.first_window.clone(),
             batch_size=self.config.batch_size,
         )
 
     def _store_dtype(self, windows: int) -> torch.dtype:
         """An input within the window is kept as the model has it; float16 would lose range."""
-        if self.config.dtype is not None and windows > 1:
-            return DTYPES[self.config.dtype]
+        if windows > 1 and (self.config.dtype is not None or self.cut.causal):
+            return DTYPES[self.config.dtype or "bfloat16"]
         own = plain_dtype(self._encoder)
         return own if own in DTYPES.values() else torch.float32
 

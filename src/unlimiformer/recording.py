@@ -55,7 +55,7 @@ class Recorder:
             if part.offsets is not None:
                 draft.append("new_offsets", torch.cat((nowhere, part.offsets)))
                 nowhere = nowhere[:0]
-        self.windows = len(plan(self._source("new_token_ids"), self._recipe.window, self._recipe.overlap))
+        self.windows = len(plan(self._source("new_token_ids"), self._recipe.cut))
         self._reuse()
         for name in _WORDS:
             draft.rename(f"new_{name}", name)
@@ -168,7 +168,7 @@ class Recorder:
         """How many windows, and how many rows, are the same for both: `done` windows of `old` were encoded."""
         recipe, lead = self._recipe, len(self._recipe.prefix)
         prefix = torch.tensor(recipe.prefix, dtype=torch.long)
-        before, after = (plan(Source(ids[lead:], prefix, {}), recipe.window, recipe.overlap) for ids in (old, new))
+        before, after = (plan(Source(ids[lead:], prefix, {}), recipe.cut) for ids in (old, new))
         common = _common(old, new) - lead
         kept = 0
         for was, will_be in zip(before[:done], after, strict=False):

@@ -1,0 +1,72 @@
+"""The prompt of a decoder-only model: head (system, instruction), document, tail (question, and where its answer begins).
+
+A chat template, if the tokenizer has one, is rendered around marks and cut at them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import UnlimiformerError
+from ..tokenizing import opening_ids
+
+_DOCUMENT, _QUESTION = "⟦the document⟧", "⟦the question⟧"
+_CHAT = f"Text:\n{_DOCUMENT}\n\nQuestion: {_QUESTION}"
+_PLAIN = f"{_CHAT}\nAnswer:"
+
+
+@dataclass(frozen=True)
+class Tail:
+    """What follows the document: its ids (n,), and those of the question alone, by which blocks are chosen."""
+
+    ids: Tensor
+    question: Tensor
+
+
+class Prompts:
+    """How one tokenizer's model is asked."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+
+    def head(self, instruction: str | None) -> Tensor:
+        """Token ids before the document."""
+        if self._tokenizer is None:
+            return torch.empty(0, dtype=torch.long)
+        before, _ = self._rendered(instruction)
+        return self._ids(before) if self._chats else opening_ids(before, self._tokenizer)
+
+    def tail(self, question: str) -> Tail:
+        """Token ids behind the document."""
+        if self._tokenizer is None:
+            raise UnlimiformerError("a prompt needs a tokenizer; give one: Unlimiformer(model, tokenizer)")
+        if not question.strip():
+            raise UnlimiformerError("the prompt is empty; expected what the model is to do with the document")
+        _, after = self._rendered(None)
+        return Tail(self._ids(after.replace(_QUESTION, question)), self._ids(f" {question}"))
+
+    @property
+    def _chats(self) -> bool:
+        return bool(getattr(self._tokenizer, "chat_template", None))
+
+    def _rendered(self, instruction: str | None) -> tuple[str, str]:
+        form = _CHAT if self._chats else _PLAIN
+        form = form if instruction is None else f"{instruction}\n\n{form}"
+        if self._chats:
+            messages = [{"role": "user", "content": form}]
+            form = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        before, found, after = form.partition(_DOCUMENT)
+        if not found or _QUESTION not in after:
+            raise UnlimiformerError(
+                "the tokenizer's chat template does not keep the user's message as it is; expected a template that "
+                "does: set tokenizer.chat_template, or give token ids to the model's own generate"
+            )
+        return before, after
+
+    def _ids(self, text: str) -> Tensor:
+        ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        return torch.tensor(ids, dtype=torch.long)

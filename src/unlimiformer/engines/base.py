@@ -1,0 +1,44 @@
+"""What the public wrapper asks of an engine."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from ..datastore import ExactStore
+from ..memory import Memory
+from ..provenance import Provenance
+from ..reading import Reader
+
+Made = tuple[Tensor, Provenance | None]
+"""Sequences (R, T) for one input, best first, and where the model looked if that was asked for."""
+
+
+class Engine(Protocol):
+    """One wrapped model. `window`: tokens read at once; `top_k`: tokens that are retrieved."""
+
+    window: int
+    top_k: int
+
+    @property
+    def reader(self) -> Reader:
+        """How inputs are read."""
+
+    @property
+    def applied(self) -> bool:
+        """Whether the model is still wrapped."""
+
+    def encode(self, ids: Tensor, aligned: dict[str, Tensor]) -> Tensor:
+        """What is kept (b, W, D) of windows (b, W)."""
+
+    def searched(self, memory: Memory) -> ExactStore:
+        """The memory's store with the way of searching that was asked for."""
+
+    def generate(
+        self, memories: list[Memory], prompts: list[str | None], provenance: bool, generation: dict[str, Any]
+    ) -> list[Made]:
+        """What the model's own `generate` makes of each memory."""
+
+    def remove(self) -> None:
+        """Leaves the model as it was."""

@@ -1,0 +1,343 @@
+"""Decoder-only models: a question chooses what it wants of a document that was read in windows.
+
+What is chosen goes to the model's own `generate` as tokens to read again, as a cache of keys and values that were kept,
+or, in the paper's way, to every head at every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from ..adapters.decoder_only import decoder_for
+from ..causal.heads import HEADS, retrieving_heads
+from ..causal.layout import Head, Layout
+from ..causal.looking import Lookout
+from ..causal.positions import POSITIONS, Positions
+from ..causal.prompts import Prompts, Tail
+from ..causal.selection import Blocks, Chosen, Reread
+from ..causal.top_k import Document, TopK
+from ..chunking import Cut
+from ..config import UnlimiformerConfig
+from ..datastore import ExactStore
+from ..encoding import Source
+from ..errors import UnlimiformerError, UnsupportedModelError
+from ..install import refuse_wrapped, replace_method
+from ..memory import Memory
+from ..provenance import Listener
+from ..reading import Reader
+from .base import Made
+
+_WINDOW, _TOP_K, _BLOCK, _NEW_TOKENS = 1024, 256, 64, 256
+_HEAD, _TAIL, _QUESTION = 64, 256, 64  # of a long prompt whose parts nobody told apart
+
+
+class DecoderOnlyEngine:
+    """One wrapped decoder-only model; `base` is the model inside a peft model."""
+
+    def __init__(self, model: Any, base: Any, tokenizer: Any, config: UnlimiformerConfig) -> None:
+        self.model, self.config, self._tokenizer = model, config, tokenizer
+        self.decoder = decoder_for(base)
+        self.selection = config.selection or "reread"
+        self.block = config.block or _BLOCK
+        self.window = config.window or min(_WINDOW, self.decoder.limit)
+        self.top_k = config.top_k or _TOP_K
+        self._check(base)
+        self.prompts = Prompts(tokenizer)
+        self._base = base
+        self._generate = model.generate
+        refuse_wrapped(model, "generate")
+        self._undo: Callable[[], None] | None = replace_method(model, "generate", self._long_generate)
+
+    @property
+    def applied(self) -> bool:
+        """Whether the model's `generate` takes long prompts."""
+        return self._undo is not None
+
+    def remove(self) -> None:
+        """The model's `generate` is its own again."""
+        if self._undo is not None:
+            self._undo()
+        self._undo = None
+
+    @cached_property
+    def heads(self) -> list[Head]:
+        """The heads that choose: those that retrieve, of the layers and heads that were asked for."""
+        layers, heads = self.config.layers, self.config.heads
+        every = sum(view.heads for view in self.decoder.attentions)
+        allowed = [
+            (layer, head)
+            for layer, head in retrieving_heads(self.decoder, self.block, every)
+            if (layers is None or layer in layers) and (heads is None or head in heads)
+        ]
+        return allowed if self.selection == "blocks-by-layer" else allowed[:HEADS]
+
+    @cached_property
+    def layout(self) -> Layout:
+        """What is kept of a document."""
+        everything = range(len(self.decoder.attentions))
+        if self.selection == "reread":
+            return Layout.for_heads(self.decoder, self.heads)
+        if self.selection == "top-k":
+            return Layout.whole(self.decoder, self.config.layers or everything)
+        return Layout.whole(self.decoder, everything)
+
+    @cached_property
+    def reader(self) -> Reader:
+        """How documents are read."""
+        base, config = self._base, self.config
+        vocabulary = base.get_input_embeddings().num_embeddings
+        settings = (base.config, self.decoder.backbone, self.window, vocabulary, str(self.layout), self.prompts.head)
+        return Reader(config, self._tokenizer, *settings)
+
+    def encode(self, ids: Tensor, aligned: dict[str, Tensor]) -> Tensor:
+        """What is kept (b, W, width) of windows (b, W)."""
+        del aligned
+        return self.layout.rows(self.decoder.inputs(ids, sorted(self.layout.parts)))
+
+    def searched(self, memory: Memory) -> ExactStore:
+        """Blocks are surveyed by a scan."""
+        return memory.store
+
+    @torch.no_grad()
+    def generate(
+        self, memories: list[Memory], prompts: list[str | None], provenance: bool, generation: dict[str, Any]
+    ) -> list[Made]:
+        """The model's own `generate` on head, what the prompt wants of each document, and tail."""
+        tails = []
+        for prompt in prompts:
+            if prompt is None:
+                raise UnlimiformerError(
+                    "no prompt was given; expected what the model is to do with the document, such as a question: "
+                    "generate(memory, prompt=…)"
+                )
+            tails.append(self.prompts.tail(prompt))
+        listener = Listener() if provenance else None
+        new = self._answer(memories, tails, generation, listener)
+        parts = new.split(new.shape[0] // len(memories))
+        return [
+            (part, listener.told(memory) if listener else None) for part, memory in zip(parts, memories, strict=True)
+        ]
+
+    def _answer(
+        self, memories: list[Memory], tails: list[Tail], generation: dict[str, Any], listener: Listener | None
+    ) -> Tensor:
+        """New tokens (rows, T)."""
+        if self.selection == "reread":
+            return self._reread(memories, tails, generation, listener)
+        if self.selection == "top-k":
+            if listener is not None:
+                raise UnlimiformerError("provenance was asked for with selection 'top-k'; it is known for blocks only")
+            return self._retrieve(memories, tails, generation)
+        return self._recall(memories, tails, generation, listener)
+
+    def _reread(
+        self, memories: list[Memory], tails: list[Tail], generation: dict[str, Any], listener: Listener | None
+    ) -> Tensor:
+        policy = Reread(self._lookout, self.layout, self.block, self.top_k)
+        rows = []
+        for memory, tail in zip(memories, tails, strict=True):
+            chosen = policy.choose(memory, tail.question)
+            _tell(listener, memory, chosen)
+            head, document = _parts(memory)
+            rows.append(torch.cat((head, document[chosen.tokens], tail.ids)))
+        ids, mask = _padded(rows, self._padding)
+        return self._new_tokens(ids, mask, generation)
+
+    def _recall(
+        self, memories: list[Memory], tails: list[Tail], generation: dict[str, Any], listener: Listener | None
+    ) -> Tensor:
+        """Blocks as they were read: their keys, rotated to where they stand now, and values fill the model's cache."""
+        by_layer = self.selection == "blocks-by-layer"
+        policy = Blocks(self._lookout, self.layout, self.block, self.top_k, by_layer)
+        layers = range(len(self.decoder.attentions))
+        chosen = [policy.choose(m, tail.question, layers) for m, tail in zip(memories, tails, strict=True)]
+        rows = []
+        for memory, choice in zip(memories, chosen, strict=True):
+            _tell(listener, memory, choice[0])
+            head, document = _parts(memory)
+            rows.append(torch.cat((head, document[choice[0].tokens])))
+        filled = [
+            [self._placed(memory, choice[layer], layer) for memory, choice in zip(memories, chosen, strict=True)]
+            for layer in layers
+        ]
+        cache = _cache(self._base.config, filled, generation_rows(generation, self.model.generation_config))
+        return self._new_tokens(*_joined(rows, tails, self._padding), generation, cache)
+
+    def _retrieve(self, memories: list[Memory], tails: list[Tail], generation: dict[str, Any]) -> Tensor:
+        """Every head retrieves at every step; head and tail of the prompt are the model's own, local tokens."""
+        documents = [Document(m, self._positions(m), self.top_k) for m in memories]
+        heads = [_parts(memory)[0] for memory in memories]
+        if any(head.shape[0] == 0 for head in heads):
+            raise UnlimiformerError("selection 'top-k' needs a head of the prompt; give a tokenizer or a prefix")
+        filled = [self._head_cache(head, document.gap) for head, document in zip(heads, documents, strict=True)]
+        by_layer = [list(rows) for rows in zip(*filled, strict=True)]
+        cache = _cache(self._base.config, by_layer, generation_rows(generation, self.model.generation_config))
+        layers = self.config.layers or range(len(self.decoder.attentions))
+        work = TopK(self.decoder, self.layout, documents, layers, self.config.heads)
+        with work.at_work():
+            return self._new_tokens(*_joined(heads, tails, self._padding), generation, cache)
+
+    def _head_cache(self, head: Tensor, gap: int) -> list[tuple[Tensor, Tensor]]:
+        """Keys and values (G, n, d) of each layer for the head of a prompt, moved back by `gap`."""
+        cache = DynamicCache()
+        ids = head[None].to(self.decoder.device)
+        places = torch.arange(head.shape[0], device=self.decoder.device)[None] - gap
+        self.decoder.backbone(ids, position_ids=places, past_key_values=cache, use_cache=True)
+        return [(layer.keys[0], layer.values[0]) for layer in cache.layers]  # type: ignore[union-attr, index]
+
+    def _placed(self, memory: Memory, chosen: Chosen, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values (G, n, d) of the head and of the chosen tokens, where these stand."""
+        lead, positions = memory.prefix_tokens, self._positions(memory)
+        gap = positions.end(chosen.tokens.shape[0]) - chosen.tokens.shape[0]
+        rows = memory.store.rows_at(torch.cat((torch.arange(lead), chosen.tokens + lead)))
+        keys, values = self.layout.keys_and_values(rows.to(self.decoder.device), layer)
+        places = torch.cat((torch.arange(lead), positions.place(chosen.tokens) + lead)) - gap
+        return self.decoder.attentions[layer].rotate(keys, places.to(keys.device)), values
+
+    def _positions(self, memory: Memory) -> Positions:
+        cut = self.reader.cut
+        room = Cut(cut.window - memory.prefix_tokens, cut.overlap, cut.causal)
+        return POSITIONS[self.config.positions or "consecutive"](len(memory) - memory.prefix_tokens, room)
+
+    @cached_property
+    def _lookout(self) -> Lookout:
+        return Lookout(self.decoder, self.heads, self.block)
+
+    @property
+    def _padding(self) -> int:
+        configs = (self.model.generation_config, self._base.config, self._tokenizer)
+        for name in ("pad_token_id", "eos_token_id"):
+            for config in configs:
+                found = getattr(config, name, None)
+                found = found[0] if isinstance(found, list) else found
+                if found is not None:
+                    return found
+        return 0
+
+    def _new_tokens(self, ids: Tensor, mask: Tensor, generation: dict[str, Any], cache: Any = None) -> Tensor:
+        given = {"pad_token_id": self._padding, **generation}
+        if not {"max_new_tokens", "max_length", "generation_config", "stopping_criteria"} & set(given):
+            given["max_new_tokens"] = _NEW_TOKENS
+        if cache is not None:
+            given["past_key_values"] = cache
+        device = self.decoder.device
+        made = self._generate(input_ids=ids.to(device), attention_mask=mask.to(device), **given)
+        sequences = made if isinstance(made, Tensor) else made.sequences
+        return sequences[:, ids.shape[1] :]
+
+    def _long_generate(self, original: Callable) -> Callable:
+        """Takes prompts longer than the model's limit: their middle is the document."""
+
+        def generate(inputs: Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
+            ids = kwargs.get("input_ids", inputs)
+            if ids is None or args or ids.shape[1] <= self.decoder.limit:
+                return original(inputs, *args, **kwargs)
+            kwargs.pop("input_ids", None)
+            mask = kwargs.pop("attention_mask", None)
+            return self._generate_from(ids, mask, kwargs)
+
+        return generate
+
+    @torch.no_grad()
+    def _generate_from(self, ids: Tensor, mask: Tensor | None, generation: dict[str, Any]) -> Tensor:
+        visible = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
+        rows = [row[keep].cpu() for row, keep in zip(ids, visible, strict=True)]
+        ends = [min(_TAIL, row.shape[0] // 4) for row in rows]
+        heads = [min(_HEAD, row.shape[0] // 4) for row in rows]
+        device = self.decoder.device
+        sources = [
+            Source(row[head : row.shape[0] - end].to(device), row[:head].to(device), {})
+            for row, head, end in zip(rows, heads, ends, strict=True)
+        ]
+        memories = self.reader.read_sources(sources, self.encode)
+        tails = [
+            Tail(row[row.shape[0] - end :], row[-min(_QUESTION, end) :]) for row, end in zip(rows, ends, strict=True)
+        ]
+        new = self._answer(memories, tails, generation, None)
+        return torch.cat((ids.repeat_interleave(new.shape[0] // ids.shape[0], dim=0), new), dim=1)
+
+    def _check(self, model: Any) -> None:
+        config, name = self.config, type(model).__name__
+        if config.window is not None and config.window > self.decoder.limit:
+            raise UnlimiformerError(
+                f"window is {config.window}; {name} reads at most {self.decoder.limit} tokens: give that or less"
+            )
+        if config.dtype == "int8":
+            raise UnlimiformerError(
+                "dtype is 'int8'; a decoder-only model's memory has many layers in a row, which one scale cannot "
+                "serve: expected float32 or bfloat16"
+            )
+        if config.store != "exact":
+            raise UnlimiformerError(f"store is {config.store!r}; expected 'exact' for a decoder-only model")
+        if self.selection == "reread" and config.positions not in (None, "consecutive"):
+            raise UnlimiformerError(
+                f"positions is {config.positions!r} with selection 'reread', which reads side by side; expected "
+                "'consecutive', or another selection"
+            )
+        if self.selection == "top-k" and (reason := self.decoder.refuse_own_tokens()) is not None:
+            raise UnsupportedModelError(
+                f"selection is 'top-k'; {name} {reason}, so that its heads cannot each see tokens of their own: "
+                "expected 'reread', 'blocks' or 'blocks-by-layer'"
+            )
+        for setting, limit in (("layers", len(self.decoder.attentions)), ("heads", self.decoder.attentions[0].heads)):
+            chosen = getattr(config, setting)
+            if chosen is not None and (not chosen or max(chosen) >= limit):
+                raise UnlimiformerError(f"{setting} is {list(chosen)}; the model has {limit}, counted from 0")
+        if self.top_k < self.block and self.selection != "top-k":
+            raise UnlimiformerError(f"top_k is {self.top_k} and a block has {self.block} tokens; expected at least one")
+
+
+def generation_rows(generation: dict[str, Any], default: Any) -> int:
+    """How many sequences `generate` follows for one input."""
+    config = generation.get("generation_config") or default
+    names = ("num_beams", "num_return_sequences")
+    return max(generation.get(name) or getattr(config, name, None) or 1 for name in names)
+
+
+def _parts(memory: Memory) -> tuple[Tensor, Tensor]:
+    """Ids of the prompt's head and of the document."""
+    ids = memory.token_ids.long()
+    return ids[: memory.prefix_tokens], ids[memory.prefix_tokens :]
+
+
+def _tell(listener: Listener | None, memory: Memory, chosen: Chosen) -> None:
+    if listener is not None:
+        listener.hear(memory, chosen.tokens + memory.prefix_tokens, chosen.weights)
+
+
+def _padded(rows: Sequence[Tensor], padding: int) -> tuple[Tensor, Tensor]:
+    """Rows of ids side by side, padded on the left, and their mask."""
+    longest = max(row.shape[0] for row in rows)
+    ids = torch.full((len(rows), longest), padding)
+    mask = torch.zeros((len(rows), longest), dtype=torch.long)
+    for number, row in enumerate(rows):
+        ids[number, longest - row.shape[0] :] = row
+        mask[number, longest - row.shape[0] :] = 1
+    return ids, mask
+
+
+def _joined(cached: Sequence[Tensor], tails: Sequence[Tail], padding: int) -> tuple[Tensor, Tensor]:
+    """What the cache holds, and the tails: each padded on its left, since a cache has one length."""
+    before, seen = _padded(cached, padding)
+    after, also_seen = _padded([tail.ids for tail in tails], padding)
+    return torch.cat((before, after), dim=1), torch.cat((seen, also_seen), dim=1)
+
+
+def _cache(config: Any, filled: list[list[tuple[Tensor, Tensor]]], repeats: int) -> DynamicCache:
+    """A cache of each layer's keys and values (G, n, d), one of each for a row, which `generate` may follow in beams."""
+    cache = DynamicCache(config=config)
+    for layer, rows in enumerate(filled):
+        longest = max(keys.shape[1] for keys, _ in rows)
+        keys, values = (
+            torch.stack([torch.nn.functional.pad(row[i], (0, 0, longest - row[i].shape[1], 0)) for row in rows])
+            for i in (0, 1)
+        )
+        cache.update(keys, values, layer)
+    cache.batch_repeat_interleave(repeats)
+    return cache

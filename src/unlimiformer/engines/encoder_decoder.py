@@ -1,0 +1,127 @@
+"""Encoder–decoders: every cross-attention head retrieves its own tokens at every step, as the paper has it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..adapters import Adapter, adapter_for
+from ..config import UnlimiformerConfig
+from ..datastore import ExactStore, build
+from ..errors import UnlimiformerError, UnsupportedModelError
+from ..install import Installation
+from ..memory import Memory
+from ..probing import pooled, real_queries
+from ..provenance import Listener
+from ..reading import Reader
+from ..retrieval import Policy
+from ..verification import verify_guess
+from .base import Made
+
+
+class EncoderDecoderEngine:
+    """One wrapped encoder–decoder; `base` is the model inside a peft model."""
+
+    def __init__(self, model: Any, base: Any, tokenizer: Any, config: UnlimiformerConfig) -> None:
+        for name in ("selection", "positions", "block"):
+            if getattr(config, name) is not None:
+                raise UnlimiformerError(
+                    f"{name} is {getattr(config, name)!r}; it is for decoder-only models, and "
+                    f"{type(base).__name__} is an encoder–decoder: leave it out"
+                )
+        self.model, self.config, self._tokenizer = model, config, tokenizer
+        adapter, known = adapter_for(base)
+        self.window = _window(adapter, base, tokenizer, config)
+        self.top_k = config.top_k or self.window
+        vocabulary = base.get_input_embeddings().num_embeddings
+        self.reader = Reader(config, tokenizer, base.config, adapter.encoder(base), self.window, vocabulary)
+        always_read = config.prefix is not None
+        self.installation = Installation(base, adapter, self.reader.read_rows, self.window, always_read)
+        policies = _policies(self.installation, config, self.top_k)
+        if not known:
+            verify_guess(base, adapter, self.window)
+        self.installation.apply(policies)
+        self.encode = self.installation.encode
+        self.remove = self.installation.undo
+
+    @property
+    def applied(self) -> bool:
+        """Whether the hooks are in the model."""
+        return self.installation.applied
+
+    def searched(self, memory: Memory) -> ExactStore:
+        """The memory's store, searched as was asked for and built for this model's real queries."""
+        if self.config.store == "exact" or memory.windows == 1 or self.top_k >= len(memory):
+            return memory.store
+        heard = real_queries(self.model, self.installation, memory)
+        if not heard:
+            return memory.store
+        return build(self.config.store, memory.store, pooled(heard), self.top_k, self.config.recall)
+
+    def generate(
+        self, memories: list[Memory], prompts: list[str | None], provenance: bool, generation: dict[str, Any]
+    ) -> list[Made]:
+        """The model's own `generate`; a prompt starts the decoder's text."""
+        if any(prompt is not None for prompt in prompts):
+            generation = {**generation, "decoder_input_ids": self._decoder_prompts(prompts)}
+        outputs = self.installation.output(memories)
+        mask = torch.ones((len(memories), 1), dtype=torch.long, device=outputs[0].device)
+        listener = self._listener(generation) if provenance else None
+        self.installation.listener = listener
+        try:
+            made = self.model.generate(encoder_outputs=outputs, attention_mask=mask, **generation)
+        finally:
+            self.installation.listener = None
+        sequences = made if isinstance(made, Tensor) else made.sequences
+        parts = sequences.split(sequences.shape[0] // len(memories))
+        return [
+            (part, listener.told(memory) if listener else None) for part, memory in zip(parts, memories, strict=True)
+        ]
+
+    def _listener(self, generation: dict[str, Any]) -> Listener:
+        config = generation.get("generation_config") or self.model.generation_config
+        for name in ("num_beams", "num_return_sequences"):
+            value = generation.get(name) or getattr(config, name, None) or 1
+            if value > 1:
+                raise UnlimiformerError(f"provenance was asked for with {name}={value}; it is known for 1 only")
+        return Listener()
+
+    def _decoder_prompts(self, prompts: list[str | None]) -> Tensor:
+        configs = (self.model.generation_config, self.model.config)
+        starts = (getattr(config, "decoder_start_token_id", None) for config in configs)
+        start = next((token for token in starts if token is not None), None)
+        if self._tokenizer is None or start is None:
+            raise UnlimiformerError("a prompt needs a tokenizer and the model's decoder_start_token_id; one is missing")
+        ids = [self._tokenizer(prompt or "", add_special_tokens=False)["input_ids"] for prompt in prompts]
+        if len({len(row) for row in ids}) > 1:
+            raise UnlimiformerError(
+                "the prompts of one call have different numbers of tokens, and a decoder's text is not padded; "
+                "expected one prompt for all, or one call for each"
+            )
+        return torch.tensor([[start, *row] for row in ids], device=self.reader.device)
+
+
+def _window(adapter: Adapter, model: Any, tokenizer: Any, config: UnlimiformerConfig) -> int:
+    try:
+        limit = adapter.window(model, tokenizer)
+    except UnsupportedModelError:
+        if config.window is None:
+            raise
+        return config.window
+    if adapter.default_window is None and config.window is not None and config.window > limit:
+        raise UnlimiformerError(
+            f"window is {config.window}; the encoder reads at most {limit} tokens: give that or less"
+        )
+    return config.window or limit
+
+
+def _policies(installation: Installation, config: UnlimiformerConfig, top_k: int) -> list[Policy]:
+    attentions = installation.attentions
+    for name, limit in (("layers", len(attentions)), ("heads", min(view.heads for view in attentions))):
+        chosen = getattr(config, name)
+        if chosen and max(chosen) >= limit:
+            raise UnlimiformerError(f"{name} is {list(chosen)}; the decoder has {limit}, counted from 0")
+    layers = range(len(attentions)) if config.layers is None else config.layers
+    return [Policy(top_k, layer in layers, config.heads) for layer in range(len(attentions))]
