@@ -34,7 +34,7 @@ def _answer(u: Unlimiformer, head, document, tail, **generation):
     sources = [Source(d, h, {}) for d, h in zip(documents, heads, strict=True)]
     memories = u.engine.reader.read_sources(sources, u.engine.encode)
     with torch.no_grad():
-        return u.engine._answer(memories, [Tail(t, t) for t in tails], generation, None)
+        return u.engine._answer(memories, [Tail(t, t, t[:0]) for t in tails], generation, None)
 
 
 class _Note:

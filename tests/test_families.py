@@ -57,7 +57,7 @@ def test_a_everything_retrieved_from_one_window_equals_the_unwrapped_model(model
     ids = random_ids(1, WINDOW - 8)
     plain = _logits(model, ids)
     with Unlimiformer(model, window=WINDOW, top_k=ALL) as u, torch.no_grad():
-        output = u.engine.installation.output([u.index(ids[0])])
+        output = u.installation.output([u.index(ids[0])])
         retrieved = model(encoder_outputs=output, attention_mask=torch.ones(1, 1), decoder_input_ids=_target()).logits
     difference = relative(retrieved, plain)
     record_property(f"oracle: {name}, one window against the unwrapped model", difference)
@@ -119,12 +119,12 @@ def test_d_f_a_ragged_batch_agrees_with_single_runs_and_padding_is_never_retriev
         ids[i, place], mask[i, place] = row, 1
     with Unlimiformer(model, window=WINDOW, top_k=9) as u:
         batch = _logits(model, ids, attention_mask=mask)
-        memories = u.engine.installation.switchboard._last
+        memories = u.installation.switchboard._last
         assert [len(memory) for memory in memories] == lengths
         assert all(torch.equal(memory.token_ids, row) for memory, row in zip(memories, rows, strict=True))
         target = _target(3)
         for i, row in enumerate(rows):
-            output = u.engine.installation.output([u.index(row)])
+            output = u.installation.output([u.index(row)])
             with torch.no_grad():
                 single = model(
                     encoder_outputs=output, attention_mask=torch.ones(1, 1), decoder_input_ids=target[i : i + 1]

@@ -87,4 +87,4 @@ def test_beams_are_refused_for_now(tokenizer, book):
     with Unlimiformer(make("t5"), tokenizer, window=WINDOW) as u:
         with pytest.raises(UnlimiformerError, match="num_beams=3; it is known for 1 only"):
             u.generate(book, provenance=True, num_beams=3)
-        assert u.engine.installation.listener is None
+        assert u.installation.listener is None

@@ -11,7 +11,7 @@ from .errors import UnlimiformerError
 
 
 def load(name: str | os.PathLike[str], dtype: Any = None) -> tuple[Any, Any]:
-    """A model and its tokenizer, in evaluation mode."""
+    """A model and its tokenizer, in evaluation mode; without a `dtype`, in the one that is quick here."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
     where = str(find_model(str(name)) or name)
@@ -22,9 +22,21 @@ def load(name: str | os.PathLike[str], dtype: Any = None) -> tuple[Any, Any]:
     try:
         config = AutoConfig.from_pretrained(where)
         kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-        model = kind.from_pretrained(where, config=config, dtype=dtype or "auto")
+        model = kind.from_pretrained(where, config=config, dtype=dtype or _quick_dtype(config))
         tokenizer = AutoTokenizer.from_pretrained(where)
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]
         raise UnlimiformerError(f"cannot load {where!r}: {reason}") from error
     return model.eval(), tokenizer
+
+
+def _quick_dtype(config: Any) -> Any:
+    """The checkpoint's own dtype; float32 on a machine whose processor would have to emulate a half one."""
+    import torch
+
+    stored = getattr(config, "dtype", None)
+    halves = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}
+    accelerated = torch.accelerator.is_available()
+    if stored not in halves or accelerated or getattr(torch.ops.mkldnn, halves[stored])():
+        return "auto"
+    return torch.float32

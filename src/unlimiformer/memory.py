@@ -57,6 +57,8 @@ class Recipe:
                 told.append(f"another {name}")
             elif name == "prefix":
                 told.append("another prefix")
+            elif name == "layout":
+                told.append("another selection, other layers or other heads")
             else:
                 told.append(f"{name} {theirs} instead of {mine}")
         return told

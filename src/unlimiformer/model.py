@@ -15,6 +15,7 @@ from .config import UnlimiformerConfig
 from .encoding import Progress
 from .engines import DecoderOnlyEngine, EncoderDecoderEngine
 from .errors import UnlimiformerError, UnsupportedModelError
+from .install import Installation
 from .memory import Memory
 from .provenance import Provenance
 from .sources import Text, is_ids
@@ -62,6 +63,13 @@ class Unlimiformer:
         kind = EncoderDecoderEngine if crossing else DecoderOnlyEngine
         self.engine: EncoderDecoderEngine | DecoderOnlyEngine = kind(model, base, tokenizer, self.config)
         self.window, self.top_k = self.engine.window, self.engine.top_k
+
+    @property
+    def installation(self) -> Installation:
+        """The hooks in an encoder–decoder."""
+        if not isinstance(self.engine, EncoderDecoderEngine):
+            raise UnlimiformerError(f"{type(self.model).__name__} is decoder-only; expected an encoder–decoder here")
+        return self.engine.installation
 
     @classmethod
     def from_pretrained(

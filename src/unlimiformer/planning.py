@@ -14,6 +14,7 @@ from torch import Tensor
 from .benchmarks.clock import ms_per_token
 from .chunking import plan_windows
 from .datastore import DTYPES, ExactStore
+from .engines import DecoderOnlyEngine, EncoderDecoderEngine
 from .memory import Memory
 from .model import Unlimiformer
 from .tokenizing import stream_tokens
@@ -64,13 +65,17 @@ def make_plan(wrapped: Unlimiformer, pieces: Iterable[str]) -> Plan:
         counted += part.ids.shape[0]
         if opening.shape[0] < wanted:
             opening = torch.cat((opening, part.ids))
+    cut = wrapped.engine.reader.cut
     windows = len(plan_windows(counted, cut.window, cut.overlap, cut.causal))
     per_window, states = _encoding(wrapped, opening, windows)
     stores = []
     for name, dtype in DTYPES.items():
+        if cut.causal and dtype is torch.int8:
+            continue
         row = states.shape[1] * dtype.itemsize + (4 if dtype is torch.int8 else 0)
         kept = counted * row
-        written = kept + counted * _PLACES + characters + wrapped.window * states.shape[1] * 4
+        first = 0 if cut.causal else wrapped.window * states.shape[1] * 4
+        written = kept + counted * _PLACES + characters + first
         stores.append(StorePlan(name, kept, written, _decoding(wrapped, states, counted, dtype)))
     return Plan(counted, windows, windows * per_window, stores)
 
@@ -83,13 +88,16 @@ def _encoding(wrapped: Unlimiformer, opening: Tensor, windows: int) -> tuple[flo
     times = []
     for _ in range(1 + _BATCHES):
         started = time.perf_counter()
-        states = wrapped.engine.installation.encode(batch, {}).cpu()
+        states = wrapped.engine.encode(batch, {}).cpu()
         times.append(time.perf_counter() - started)
     return statistics.median(times[1:]) / rows, states.flatten(0, 1).float()
 
 
 def _decoding(wrapped: Unlimiformer, states: Tensor, tokens: int, dtype: torch.dtype) -> float:
     """Milliseconds a generated token over a memory of so many tokens."""
+    if isinstance(wrapped.engine, DecoderOnlyEngine):
+        return _answering(wrapped, wrapped.engine)
+    assert isinstance(wrapped.engine, EncoderDecoderEngine)
     lengths = sorted({min(tokens, length) for length in _LENGTHS})
     measured = []
     for length in lengths:
@@ -97,7 +105,7 @@ def _decoding(wrapped: Unlimiformer, states: Tensor, tokens: int, dtype: torch.d
         store = ExactStore.empty(length, states.shape[1], dtype, wrapped.config.device or wrapped.engine.reader.device)
         store.put(0, copies + 0.1 * torch.randn(copies.shape, generator=torch.Generator().manual_seed(0)))
         memory = Memory(store, torch.zeros(length, dtype=torch.long), None, 2)
-        outputs = wrapped.engine.installation.output([memory])
+        outputs = wrapped.installation.output([memory])
         mask = torch.ones((1, 1), dtype=torch.long, device=outputs[0].device)
         call = {"encoder_outputs": outputs, "attention_mask": mask}
         measured.append(min(ms_per_token(wrapped.model, _NEW_TOKENS, **call) for _ in range(3)))
@@ -105,3 +113,10 @@ def _decoding(wrapped: Unlimiformer, states: Tensor, tokens: int, dtype: torch.d
         return measured[0]
     slope = max(0.0, (measured[1] - measured[0]) / (lengths[1] - lengths[0]))
     return measured[1] + slope * (tokens - lengths[1])
+
+
+def _answering(wrapped: Unlimiformer, engine: DecoderOnlyEngine) -> float:
+    """Milliseconds a generated token behind as much of a document as is chosen."""
+    ids = torch.full((1, 64 + engine.top_k), 3, device=engine.reader.device)
+    call = {"inputs": ids, "attention_mask": torch.ones_like(ids)}
+    return min(ms_per_token(wrapped.model, _NEW_TOKENS, **call) for _ in range(3))

@@ -76,7 +76,7 @@ class SelfAttention:
         return rotate(states, *self.rotation(positions)) if self.rotates else states
 
     def project(self, inputs: Tensor) -> Projected:
-        """Queries, keys and values of inputs (B, n, D): the module's own, whatever its norms, biases or adapters are."""
+        """Queries, keys and values of inputs (B, n, D), as the module itself makes them, with norms and biases."""
         positions = torch.zeros(inputs.shape[1], device=inputs.device)
         cos, sin = self.rotation(positions)
         nowhere = (torch.ones_like(cos)[None].to(inputs), torch.zeros_like(sin)[None].to(inputs))
@@ -89,6 +89,7 @@ class GemmaThreeAttention(SelfAttention):
     """Two kinds of layers, each with positions of its own."""
 
     def rotation(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Those of the layer's kind."""
         kind = self.config.layer_types[self.layer]
         cos, sin = self._rotary(torch.zeros(1, device=positions.device), positions[None], kind)
         return cos[0].float(), sin[0].float()
@@ -98,6 +99,7 @@ class FalconAttention(SelfAttention):
     """Calls torch's attention itself, so that its projections are made here."""
 
     def project(self, inputs: Tensor) -> Projected:
+        """By the module's own splitting of its fused projection."""
         module: Any = self.module
         parts = module._split_heads(module.query_key_value(inputs))
         return Projected(*(part.transpose(1, 2) for part in parts))
@@ -188,9 +190,11 @@ class Falcon(DecoderOnly):
     layers_name, attention_name = "h", "self_attention"
 
     def refuse_own_tokens(self) -> str | None:
+        """It does not go through the registry of attention functions."""
         return "computes its attention by itself"
 
     def refuse(self, model: Any) -> None:
+        """Raises for ALiBi as well."""
         if model.config.alibi:
             raise UnsupportedModelError(
                 f"{type(model).__name__} has ALiBi positions, which are not supported; expected rotary ones"

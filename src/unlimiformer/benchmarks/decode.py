@@ -79,8 +79,8 @@ class Sample:
     @classmethod
     def of(cls, wrapped: Unlimiformer, memory: Memory) -> Sample:
         """Records a wrapped model over a memory."""
-        calls = real_queries(wrapped.model, wrapped.engine.installation, memory)
-        layers = len(wrapped.engine.installation.attentions)
+        calls = real_queries(wrapped.model, wrapped.installation, memory)
+        layers = len(wrapped.installation.attentions)
         generator = torch.Generator().manual_seed(0)
         basis = torch.linalg.qr(torch.randn(_WIDTH, memory.store.width, generator=generator)).Q
         queries = [torch.cat(calls[layer::layers]) @ basis.T for layer in range(layers)]
@@ -190,7 +190,7 @@ def _methods(
         if not others:
             continue
         with Unlimiformer(model, top_k=top_k) as u:
-            orders = [order(view, states, top_k) for view in u.engine.installation.attentions]
+            orders = [order(view, states, top_k) for view in u.installation.attentions]
         kept = all_kept if order is _AllLayersKeysValues else states_kept
         methods.append(_Method(name, "float32", kept, partial(_other_order, model, states, orders)))
     for dtype in DTYPES:
@@ -224,9 +224,7 @@ def _ours(model: Any, store: ExactStore, top_k: int) -> Iterator[Decode]:
         windows = max(2, 2 * store.rows // WINDOW)  # one window would be attended to whole
         memory = Memory(store, torch.zeros(store.rows, dtype=torch.long), None, windows)
         mask = torch.ones((1, 1), dtype=torch.long)
-        yield lambda n: ms_per_token(
-            model, n, encoder_outputs=u.engine.installation.output([memory]), attention_mask=mask
-        )
+        yield lambda n: ms_per_token(model, n, encoder_outputs=u.installation.output([memory]), attention_mask=mask)
 
 
 @contextmanager

@@ -42,7 +42,7 @@ def run(
     wrapped: Unlimiformer, memory: Memory, top_k: int, target: float, say: Callable[[str], None] = lambda _: None
 ) -> list[Row]:
     """Measures every store over one memory of float32 states, on a quarter of its real queries."""
-    queries = pooled(real_queries(wrapped.model, wrapped.engine.installation, memory))
+    queries = pooled(real_queries(wrapped.model, wrapped.installation, memory))
     _, asked = held_out(queries)
     reference = exact_hits(memory.store, asked, top_k)
     rows = []

@@ -17,24 +17,23 @@ from ..paths import cache_folder
 from .layout import Head, Layout
 from .looking import Lookout
 
-_PAGE, _EXCERPTS, _WORDS, _LEAD = 1024, 24, 10, 8
-HEADS = 8
+_BLOCKS, _CASES, _WORDS, _LEAD = 16, 24, 10, 8
 
 
-def retrieving_heads(decoder: DecoderOnly, block: int, count: int = HEADS) -> list[Head]:
-    """The `count` heads that find most excerpts, best first; as they were found before, if they were."""
+def retrieving_heads(decoder: DecoderOnly, block: int) -> list[Head]:
+    """All heads, best first; as they were ranked before, if they were."""
     digest = model_digest(decoder.model.config, decoder.backbone)
     kept = cache_folder() / "heads" / f"{digest[:32]}-{block}.json"
     try:
-        ranked = [(int(layer), int(head)) for layer, head in json.loads(kept.read_text())]
+        return [(int(layer), int(head)) for layer, head in json.loads(kept.read_text())]
     except (OSError, ValueError, TypeError):
         ranked = rank_heads(decoder, block)
-        try:
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            kept.write_text(json.dumps(ranked))
-        except OSError:  # a read-only machine finds them again next time
-            pass
-    return ranked[:count]
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(json.dumps(ranked))
+    except OSError:  # a read-only machine finds them again next time
+        pass
+    return ranked
 
 
 @torch.no_grad()
@@ -42,18 +41,17 @@ def rank_heads(decoder: DecoderOnly, block: int) -> list[Head]:
     """All heads, those that find most excerpts first."""
     generator = torch.Generator().manual_seed(0)
     vocabulary = decoder.model.get_input_embeddings().num_embeddings
-    size = min(_PAGE, decoder.limit // 2)
-    page = torch.randint(vocabulary, (_LEAD + size,), generator=generator)
-    places = torch.randint(size - _WORDS, (_EXCERPTS,), generator=generator).tolist()
+    page, words = torch.randint(vocabulary, (_LEAD + _BLOCKS * block,), generator=generator), min(_WORDS, block)
     heads = [(view.layer, head) for view in decoder.attentions for head in range(view.heads)]
     layout = Layout.for_heads(decoder, heads)
     rows = layout.rows(decoder.inputs(page[None], range(len(decoder.attentions))))[0]
     memory = Memory(ExactStore(rows), page, None, 2, _LEAD)
     lookout = Lookout(decoder, heads, block)
     scores = dict.fromkeys(heads, 0.0)
-    for at in places:
-        right = sorted({at // block, (at + _WORDS - 1) // block})
-        for head, wanted in lookout.survey(memory, layout, page[_LEAD + at : _LEAD + at + _WORDS]).items():
-            share = float(wanted[right].sum() / wanted.sum().clamp_min(1e-6))
-            scores[head] += (int(wanted.argmax()) in right) + 1e-3 * share
+    for case in range(_CASES):
+        right = case % _BLOCKS
+        at = _LEAD + right * block + int(torch.randint(block - words + 1, (1,), generator=generator))
+        for head, wanted in lookout.survey(memory, layout, page[at : at + words]).items():
+            share = float(wanted[right] / wanted.sum().clamp_min(1e-6))  # tells heads apart that find as many
+            scores[head] += (int(wanted.argmax()) == right) + 1e-3 * share
     return sorted(heads, key=lambda head: -scores[head])

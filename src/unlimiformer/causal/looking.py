@@ -1,10 +1,10 @@
-"""Which blocks of a document a question wants, by the attention of the heads that retrieve.
+"""Which blocks of a document a question wants.
 
-A survey asks the kept keys of every block, as if each stood right before the question. A closer look reads the best few
-together in the plain window and asks the same heads again. The question stands twice each time: in its second copy every
-word knows all of the question.
+A survey asks the kept keys of every block, as if each stood right before the question: how much do the heads that
+retrieve want it? The question stands twice: in its second copy every word knows all of it. A closer look reads each of
+the best few in the plain window: how likely does it make the question?
 
-Shapes: T tokens of the question, S of the document, n blocks, H heads, d of a head.
+Shapes: T tokens of the question, S of the document, n blocks, d of a head.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from ..adapters.decoder_only import DecoderOnly
-from ..attention import cap
 from ..memory import Memory
 from .layout import Head, Layout, group_of
 
@@ -27,7 +26,7 @@ class Lookout:
     """Some heads of a model, and what they look for."""
 
     def __init__(self, decoder: DecoderOnly, heads: Sequence[Head], block: int) -> None:
-        self._decoder, self.heads, self._block = decoder, heads, block
+        self._decoder, self._heads, self._block = decoder, heads, block
         self._layers = sorted({layer for layer, _ in heads})
 
     def survey(self, memory: Memory, layout: Layout, question: Tensor) -> dict[Head, Tensor]:
@@ -36,26 +35,18 @@ class Lookout:
         queries = self._queries(lead, question)
         return {head: clear(scores) for head, scores in self._scores(memory, layout, queries).items()}
 
-    def look_closer(self, lead: Tensor, blocks: Sequence[Tensor], question: Tensor) -> Tensor:
-        """The share of attention (n,) that blocks get when they are read together: each head's strongest, their mean."""
-        ids = torch.cat((lead, *blocks, question, question))
-        ends = torch.tensor([block.shape[0] for block in blocks]).cumsum(0) + lead.shape[0]
-        starts = [lead.shape[0], *ends[:-1].tolist()]
-        inputs = self._decoder.inputs(ids[None], self._layers)
-        positions = torch.arange(ids.shape[0], device=self._decoder.device)
-        asked = slice(ids.shape[0] - question.shape[0], None)
-        unseen = positions[None] > positions[asked, None]
-        shares = []
-        for layer, head in self.heads:
-            view = self._decoder.attentions[layer]
-            projected = view.project(inputs[layer])
-            query = view.rotate(projected.queries[0, head], positions)[asked]
-            key = view.rotate(projected.keys[0, group_of(view, head)], positions)
-            scores = cap(query.float() @ key.float().T * view.scaling, self._decoder.softcap())
-            weights = scores.masked_fill(unseen, float("-inf")).softmax(-1)  # (T, all)
-            spans = zip(starts, ends.tolist(), strict=True)
-            shares.append(torch.stack([weights[:, a:b].sum(-1).max() for a, b in spans]))
-        return torch.stack(shares).mean(0).cpu()
+    def look_closer(self, lead: Tensor, blocks: Sequence[Tensor], before: Tensor, question: Tensor) -> Tensor:
+        """The logarithm of the question's probability (n,) behind each block; `before` stands between them."""
+        found = torch.empty(len(blocks))
+        lengths = torch.tensor([block.shape[0] for block in blocks])
+        for length in lengths.unique():  # blocks of one length are read together, so that nothing is padded
+            mine = (lengths == length).nonzero()[:, 0].tolist()
+            ids = torch.stack([torch.cat((lead, blocks[i], before, question)) for i in mine]).to(self._decoder.device)
+            logits = self._decoder.model(ids, use_cache=False, logits_to_keep=question.shape[0] + 1).logits
+            likely = logits[:, :-1].float().log_softmax(-1)
+            words = question.to(ids.device).expand(len(mine), -1)[..., None]
+            found[mine] = likely.gather(-1, words)[..., 0].sum(-1).cpu()
+        return found
 
     def _queries(self, lead: Tensor, question: Tensor) -> dict[Head, Tensor]:
         """Queries (T, d) before rotation."""
@@ -63,7 +54,7 @@ class Lookout:
         found: dict[Head, Tensor] = {}
         for layer in self._layers:
             queries = self._decoder.attentions[layer].project(inputs[layer][:, -question.shape[0] :]).queries[0]
-            found |= {(at, head): queries[head] for at, head in self.heads if at == layer}
+            found |= {(at, head): queries[head] for at, head in self._heads if at == layer}
         return found
 
     def _scores(self, memory: Memory, layout: Layout, queries: dict[Head, Tensor]) -> dict[Head, Tensor]:

@@ -1,4 +1,4 @@
-"""The prompt of a decoder-only model: head (system, instruction), document, tail (question, and where its answer begins).
+"""The prompt of a decoder-only model: head (system, instruction), document, tail (question, and where answers begin).
 
 A chat template, if the tokenizer has one, is rendered around marks and cut at them.
 """
@@ -21,10 +21,11 @@ _PLAIN = f"{_CHAT}\nAnswer:"
 
 @dataclass(frozen=True)
 class Tail:
-    """What follows the document: its ids (n,), and those of the question alone, by which blocks are chosen."""
+    """What follows the document: its ids (n,), those of the question alone, and those before it."""
 
     ids: Tensor
     question: Tensor
+    before: Tensor
 
 
 class Prompts:
@@ -47,7 +48,9 @@ class Prompts:
         if not question.strip():
             raise UnlimiformerError("the prompt is empty; expected what the model is to do with the document")
         _, after = self._rendered(None)
-        return Tail(self._ids(after.replace(_QUESTION, question)), self._ids(f" {question}"))
+        before = after.partition(_QUESTION)[0].rstrip(" ")  # a word's space belongs to its token
+        whole = self._ids(after.replace(_QUESTION, question))
+        return Tail(whole, self._ids(f" {question}"), self._ids(before))
 
     @property
     def _chats(self) -> bool:

@@ -15,9 +15,10 @@ from torch import Tensor
 from ..memory import Memory
 from .layout import Head, Layout
 from .looking import Lookout
+from .prompts import Tail
 
-_CANDIDATES = 8  # blocks that are looked at closely
-_NEARLY = 0.6  # of the best block's score: what a block needs to be read beside it
+_CANDIDATES = 12  # blocks that are looked at closely
+_NEARLY = 1.0  # how much less likely than the best block (in logarithms) one may make the question that is read with it
 
 
 @dataclass(frozen=True)
@@ -34,44 +35,45 @@ class Chosen:
         return cls(torch.arange(length), torch.full((length,), 1 / length))
 
     @classmethod
-    def blocks(cls, wanted: dict[int, float], block: int, length: int, margin: int = 0) -> Chosen:
-        """The tokens of some blocks, with a margin around each, and the share that each block was wanted."""
+    def spans(cls, wanted: dict[tuple[int, int], float], length: int) -> Chosen:
+        """The tokens of some stretches, and the share that each was wanted."""
         weights = torch.zeros(length)
-        seen = torch.zeros(length, dtype=torch.bool)
-        for number, score in wanted.items():
-            start, stop = number * block, min(length, (number + 1) * block)
+        for (start, stop), score in wanted.items():
             weights[start:stop] += max(score, 1e-9) / (stop - start)
-            seen[max(0, start - margin) : stop + margin] = True
-        tokens = seen.nonzero()[:, 0]
+        tokens = weights.nonzero()[:, 0]
         return cls(tokens, weights[tokens] / weights[tokens].sum())
 
 
 class Reread:
-    """The blocks that the retrieving heads want, by a survey and a closer look; they are then read again, together.
+    """The blocks that the retrieving heads want and that make the question likely; they are then read again, together.
 
     As many as are nearly as good as the best, so that a fact is read alone and a wide question gets its share.
     """
 
     def __init__(self, lookout: Lookout, layout: Layout, block: int, top_k: int) -> None:
         self._lookout, self._layout, self._block = lookout, layout, block
-        self._most = max(1, top_k // block)
+        self._most, self._margin = max(1, top_k // block), block // 4
 
-    def choose(self, memory: Memory, question: Tensor) -> Chosen:
+    def choose(self, memory: Memory, tail: Tail) -> Chosen:
         """The tokens that this question is answered from."""
         length = len(memory) - memory.prefix_tokens
         if memory.windows == 1 or length <= self._block:
             return Chosen.everything(memory)
-        surveyed = sum(self._lookout.survey(memory, self._layout, question).values())
-        assert isinstance(surveyed, Tensor)
-        best = surveyed.topk(min(_CANDIDATES, surveyed.shape[0])).indices.sort().values.tolist()
+        surveyed = torch.stack(list(self._lookout.survey(memory, self._layout, tail.question).values())).sum(0)
+        best = surveyed.topk(min(_CANDIDATES, surveyed.shape[0])).indices.tolist()
         ids = memory.token_ids.long()
         lead, document = ids[: memory.prefix_tokens], ids[memory.prefix_tokens :]
-        texts = [document[number * self._block : (number + 1) * self._block] for number in best]
-        looked = self._lookout.look_closer(lead, texts, question)
-        wanted = _share(surveyed[best]) + _share(looked)
-        order = wanted.argsort(descending=True)[: self._most].tolist()
-        kept = {best[i]: float(wanted[i]) for i in order if wanted[i] >= _NEARLY * wanted.max()}
-        return Chosen.blocks(kept, self._block, length, margin=self._block // 4)
+        spans = [self._span(number, length) for number in best]
+        likely = self._lookout.look_closer(lead, [document[a:b] for a, b in spans], tail.before, tail.question)
+        order = likely.argsort(descending=True)[: self._most].tolist()
+        shares = (likely - likely.max()).exp()
+        kept = {spans[i]: float(shares[i]) for i in order if likely[i] >= likely.max() - _NEARLY}
+        return Chosen.spans(kept, length)
+
+    def _span(self, number: int, length: int) -> tuple[int, int]:
+        """A block's tokens with a margin: what it is about may begin before it."""
+        start, stop = number * self._block, (number + 1) * self._block
+        return max(0, start - self._margin), min(length, stop + self._margin)
 
 
 class Blocks:
@@ -81,12 +83,12 @@ class Blocks:
         self._lookout, self._layout, self._block, self._by_layer = lookout, layout, block, by_layer
         self._most = max(1, top_k // block)
 
-    def choose(self, memory: Memory, question: Tensor, layers: Sequence[int]) -> dict[int, Chosen]:
+    def choose(self, memory: Memory, tail: Tail, layers: Sequence[int]) -> dict[int, Chosen]:
         """The tokens that each layer sees: the same number in all."""
         length = len(memory) - memory.prefix_tokens
         if self._most * self._block >= length:
             return dict.fromkeys(layers, Chosen.everything(memory))
-        surveyed = self._lookout.survey(memory, self._layout, question)
+        surveyed = self._lookout.survey(memory, self._layout, tail.question)
         if not self._by_layer:
             return dict.fromkeys(layers, self._best(list(surveyed.values()), length))
         return {layer: self._best(_of_layer(surveyed, layer), length) for layer in layers}
@@ -96,12 +98,9 @@ class Blocks:
         if self._by_layer:  # all layers see as many tokens: a short last block is nobody's
             wanted = wanted[: length // self._block]
         best = wanted.topk(min(self._most, wanted.shape[0])).indices.tolist()
-        return Chosen.blocks({number: float(wanted[number]) for number in best}, self._block, length)
+        spans = {(b * self._block, min(length, (b + 1) * self._block)): float(wanted[b]) for b in best}
+        return Chosen.spans(spans, length)
 
 
 def _of_layer(surveyed: dict[Head, Tensor], layer: int) -> list[Tensor]:
     return [wanted for (at, _), wanted in surveyed.items() if at == layer]
-
-
-def _share(scores: Tensor) -> Tensor:
-    return scores / scores.sum().clamp_min(1e-9)

@@ -9,11 +9,13 @@ import typer
 
 from ..errors import UnlimiformerError
 from .console import integers, messages, progress_bar, quiet_libraries, write_json
-from .options import fetch
+from .options import PositionsOption, Selection, TopK, fetch, load_wrapped, settings
 
 app = typer.Typer(help="Measure speed and memory.", no_args_is_help=True)
 
 
+NEEDLE_MODEL = "smollm2-135m-instruct"
+NEEDLE_TEXTS = "shakespeare/hamlet,shakespeare/macbeth,shakespeare/othello,shakespeare/lear"
 RealModel = Annotated[str, typer.Option(help="Whose states and queries: a name from `unlimiformer models`, …")]
 RealText = Annotated[str, typer.Option(help="Of which texts: names from `unlimiformer texts` or files, with commas.")]
 
@@ -107,6 +109,60 @@ def search(
     if json_file is not None:
         write_json(json_file, benchmark.report(rows, model=model, text=text, top_k=top_k))
         messages.print(f"wrote {json_file}")
+
+
+@app.command("needle")
+def needle(
+    model: Annotated[str, typer.Option(help="A decoder-only model: a name, a folder or a hub id.")] = NEEDLE_MODEL,
+    lengths: Annotated[str, typer.Option(help="Tokens of the documents, as 2000,8000.")] = "2000,8000,32000",
+    depths: Annotated[int, typer.Option(help="Places in a document; each has a fact of every kind.")] = 10,
+    text: RealText = NEEDLE_TEXTS,
+    selection: Selection = None,
+    positions: PositionsOption = None,
+    top_k: TopK = None,
+    wordings: Annotated[str, typer.Option(help="Of the facts: reported, or choosing (for tuning).")] = "reported",
+    plain: Annotated[bool, typer.Option(help="Also ask the truncated plain model.")] = True,
+    speed: Annotated[bool, typer.Option(help="Also measure RAM and time at the longest length.")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the rows here; a PNG beside it.")] = None,
+) -> None:
+    """One-line facts among rivals in real text: ours against the truncated plain model."""
+    chosen = integers("--lengths", lengths) or ()
+    if not chosen or min(chosen) < 1000:
+        raise UnlimiformerError(f"--lengths is {lengths!r}; expected numbers of at least 1000, as 2000,8000")
+    if wordings not in ("reported", "choosing"):
+        raise UnlimiformerError(f"--wordings is {wordings!r}; expected reported or choosing")
+    config = settings(selection=selection, positions=positions, top_k=top_k)
+    quiet_libraries()
+    words = "\n\n".join(fetch(model, *text.split(",")))
+    wrapped = load_wrapped(model, config, None)
+    from rich.table import Table
+
+    from ..benchmarks import needle as benchmark
+    from ..engines import DecoderOnlyEngine
+
+    if not isinstance(wrapped.engine, DecoderOnlyEngine):
+        raise UnlimiformerError(f"{model} is an encoder–decoder; expected a decoder-only model, such as {NEEDLE_MODEL}")
+    rows: list[benchmark.Row] = []
+    figures: dict[str, float] = {}
+    try:
+        with messages.status("Measuring") as status:
+            for row in benchmark.run(wrapped, words, chosen, depths, wordings, plain, say=lambda t: status.update(t)):
+                rows.append(row)
+            if speed:
+                status.update("Measuring time and RAM")
+                figures = benchmark.speed(wrapped, words, max(chosen))
+    finally:  # what was measured before an interruption is kept
+        if rows and json_file is not None:
+            about = {"model": model, "wordings": wordings, "depths": depths, "speed": figures}
+            write_json(json_file, benchmark.report(rows, selection=wrapped.engine.selection, **about))
+            benchmark.plot(rows, json_file.with_suffix(".png"))
+            messages.print(f"wrote {json_file} and {json_file.with_suffix('.png')}")
+    table = Table("tokens", "method", "right answers")
+    for (method, tokens), share in benchmark.accuracy(rows).items():
+        table.add_row(f"{tokens:,}", method, f"{share:.1%}")
+    messages.print(table)
+    for name, value in figures.items():
+        messages.print(f"{name.replace('_', ' ')}: {value:,.2f}")
 
 
 def _real_memory(model: str, text: str, tokens: int) -> tuple[Any, Any]:

@@ -20,7 +20,9 @@ from .options import (
     File,
     Model,
     Overlap,
+    PositionsOption,
     Prefix,
+    Selection,
     TopK,
     Window,
     load_wrapped,
@@ -42,7 +44,11 @@ def command(
     window: Window = None,
     overlap: Overlap = None,
     prefix: Prefix = None,
-    prompt: Annotated[str | None, typer.Option(help="Text that the answer starts with.")] = None,
+    prompt: Annotated[
+        str | None, typer.Option(help="Text that the answer starts with; a decoder-only model's question.")
+    ] = None,
+    selection: Selection = None,
+    positions: PositionsOption = None,
     dtype: Dtype = None,
     device: Device = None,
     compute_dtype: ComputeDtype = None,
@@ -75,6 +81,8 @@ def command(
         "dtype": dtype,
         "batch_size": batch_size,
         "compute_dtype": compute_dtype,
+        "selection": selection,
+        "positions": positions,
     }
     settings(None, **given)  # what is wrong with them is said before anything is read
     source = open_input(file)
@@ -100,8 +108,8 @@ def command(
     streamed = num_beams == 1 and not as_json
     started = time.perf_counter()
     output = wrapped.generate(memory, prompt=prompt, streamer=_streamer(wrapped) if streamed else None, **generation)
-    prompted = 0 if prompt is None else len(wrapped.tokenizer(prompt, add_special_tokens=False)["input_ids"])
-    figures = Figures.of(output, memory, encoding, time.perf_counter() - started, prompted)
+    given_tokens = wrapped.engine.given_tokens(prompt)
+    figures = Figures.of(output, memory, encoding, time.perf_counter() - started, given_tokens)
     if as_json:
         typer.echo(json.dumps({"text": output.text, **vars(figures)}, indent=1))
         return
@@ -123,9 +131,9 @@ class Figures:
     peak_bytes: int
 
     @classmethod
-    def of(cls, output: Output, memory: Memory, encoding: float, decoding: float, prompt_tokens: int) -> Figures:
+    def of(cls, output: Output, memory: Memory, encoding: float, decoding: float, given_tokens: int) -> Figures:
         """From an output, two times, and how many of its tokens were given."""
-        made = max(1, output.token_ids.shape[0] - 1 - prompt_tokens)
+        made = max(1, output.token_ids.shape[0] - given_tokens)
         return cls(len(memory), memory.windows, made, encoding, decoding / made, memory.nbytes, peak_memory())
 
     def line(self) -> str:
@@ -141,4 +149,5 @@ class Figures:
 def _streamer(wrapped: Unlimiformer) -> Any:
     from transformers import TextStreamer
 
-    return TextStreamer(wrapped.tokenizer, skip_prompt=False, skip_special_tokens=True)
+    skip = wrapped.engine.given_tokens(None) == 0  # then the prompt is not part of what is generated
+    return TextStreamer(wrapped.tokenizer, skip_prompt=skip, skip_special_tokens=True)

@@ -20,6 +20,7 @@ from .options import (
     Overlap,
     Prefix,
     Recall,
+    Selection,
     StoreOption,
     TopK,
     Window,
@@ -35,10 +36,13 @@ def command(
     window: Window = None,
     overlap: Overlap = None,
     prefix: Prefix = None,
-    dtype: Annotated[str | None, typer.Option(help="Of the stored states: float32, bfloat16, int8 (default).")] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="Of what is kept: float32, bfloat16 or, of an encoder, int8 (its default).")
+    ] = None,
     store: StoreOption = None,
     recall: Recall = 0.99,
     top_k: TopK = None,
+    selection: Selection = None,
     device: Device = None,
     compute_dtype: ComputeDtype = None,
     batch_size: BatchSize = 4,
@@ -64,15 +68,16 @@ def command(
         window=window,
         overlap=overlap,
         prefix=prefix,
-        dtype=dtype or "int8",
+        dtype=dtype,
         store=store or "exact",
         recall=recall,
         top_k=top_k,
         compute_dtype=compute_dtype,
         batch_size=batch_size,
+        selection=selection,
     )
     text = input_pieces(file)
-    wrapped = load_wrapped(model, config, device)
+    wrapped = load_wrapped(model, config, device, encoder_dtype="int8")
     started, begun = time.perf_counter(), [0]
     with progress_bar("Encoding") as progress:
 

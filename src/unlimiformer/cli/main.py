@@ -8,15 +8,16 @@ from typing import Annotated
 import typer
 
 from ..errors import UnlimiformerError
-from . import bench, catalogue, demo, families, generate, index, plan
+from . import ask, bench, catalogue, demo, families, generate, index, plan
 
 app = typer.Typer(
-    help="Unlimited-length input for pretrained encoder–decoder transformers.",
+    help="Unlimited-length input for pretrained transformers.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.command("generate")(generate.command)
+app.command("ask")(ask.command)
 app.command("index")(index.command)
 app.command("plan")(plan.command)
 app.command("demo")(demo.command)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..config import UnlimiformerConfig
+from ..config import DTypeName, UnlimiformerConfig
 from ..errors import UnlimiformerError
 from .console import input_pieces, messages, progress_bar, quiet_libraries
 
@@ -30,6 +31,14 @@ Device = Annotated[str | None, typer.Option(help="Where the model runs: cpu, cud
 ComputeDtype = Annotated[str | None, typer.Option(help="Of encoding, if not the model's own: bfloat16.")]
 BatchSize = Annotated[int, typer.Option(help="Windows encoded at once.")]
 TopK = Annotated[int | None, typer.Option(help="Tokens each head attends to; default: the model's window.")]
+Selection = Annotated[
+    str | None,
+    typer.Option(help="What a decoder-only model sees: reread (default), blocks, blocks-by-layer or top-k."),
+]
+PositionsOption = Annotated[
+    str | None,
+    typer.Option("--positions", help="Where it stands: consecutive (default), as-encoded or rescaled."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print all figures as one JSON object.")]
 
 
@@ -67,14 +76,18 @@ def fetch(model: str, *texts: str) -> list[str]:
     return ["".join(input_pieces(file)) for file in files]
 
 
-def load_wrapped(name: str, config: UnlimiformerConfig, device: str | None) -> Unlimiformer:
-    """Loads a model and wraps it."""
+def load_wrapped(
+    name: str, config: UnlimiformerConfig, device: str | None, encoder_dtype: DTypeName | None = None
+) -> Unlimiformer:
+    """Loads a model and wraps it; an encoder's states are kept in `encoder_dtype` if the settings leave it open."""
     with messages.status(f"Loading {name}"):
         quiet_libraries()
         from ..loading import load
         from ..model import Unlimiformer
 
-        model, tokenizer = load(name)
+        model, tokenizer = load(name, None if device is None else "auto")
+        if config.dtype is None and model.config.is_encoder_decoder:
+            config = replace(config, dtype=encoder_dtype)
         if device is not None:
             model.to(_device(device))
         return Unlimiformer(model, tokenizer, config)

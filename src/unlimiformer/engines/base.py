@@ -40,5 +40,8 @@ class Engine(Protocol):
     ) -> list[Made]:
         """What the model's own `generate` makes of each memory."""
 
+    def given_tokens(self, prompt: str | None) -> int:
+        """How many tokens at the beginning of a sequence were given, not generated."""
+
     def remove(self) -> None:
         """Leaves the model as it was."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from ..adapters.decoder_only import decoder_for
-from ..causal.heads import HEADS, retrieving_heads
+from ..causal.heads import retrieving_heads
 from ..causal.layout import Head, Layout
 from ..causal.looking import Lookout
 from ..causal.positions import POSITIONS, Positions
@@ -34,6 +34,7 @@ from ..reading import Reader
 from .base import Made
 
 _WINDOW, _TOP_K, _BLOCK, _NEW_TOKENS = 1024, 256, 64, 256
+_HEADS = 8  # that choose
 _HEAD, _TAIL, _QUESTION = 64, 256, 64  # of a long prompt whose parts nobody told apart
 
 
@@ -67,15 +68,14 @@ class DecoderOnlyEngine:
 
     @cached_property
     def heads(self) -> list[Head]:
-        """The heads that choose: those that retrieve, of the layers and heads that were asked for."""
+        """The heads that choose: those that retrieve best, of the layers and heads that were asked for."""
         layers, heads = self.config.layers, self.config.heads
-        every = sum(view.heads for view in self.decoder.attentions)
         allowed = [
             (layer, head)
-            for layer, head in retrieving_heads(self.decoder, self.block, every)
+            for layer, head in retrieving_heads(self.decoder, self.block)
             if (layers is None or layer in layers) and (heads is None or head in heads)
         ]
-        return allowed if self.selection == "blocks-by-layer" else allowed[:HEADS]
+        return allowed if self.selection == "blocks-by-layer" else allowed[:_HEADS]
 
     @cached_property
     def layout(self) -> Layout:
@@ -124,6 +124,11 @@ class DecoderOnlyEngine:
             (part, listener.told(memory) if listener else None) for part, memory in zip(parts, memories, strict=True)
         ]
 
+    def given_tokens(self, prompt: str | None) -> int:
+        """A sequence is the answer alone."""
+        del prompt
+        return 0
+
     def _answer(
         self, memories: list[Memory], tails: list[Tail], generation: dict[str, Any], listener: Listener | None
     ) -> Tensor:
@@ -142,7 +147,7 @@ class DecoderOnlyEngine:
         policy = Reread(self._lookout, self.layout, self.block, self.top_k)
         rows = []
         for memory, tail in zip(memories, tails, strict=True):
-            chosen = policy.choose(memory, tail.question)
+            chosen = policy.choose(memory, tail)
             _tell(listener, memory, chosen)
             head, document = _parts(memory)
             rows.append(torch.cat((head, document[chosen.tokens], tail.ids)))
@@ -156,7 +161,7 @@ class DecoderOnlyEngine:
         by_layer = self.selection == "blocks-by-layer"
         policy = Blocks(self._lookout, self.layout, self.block, self.top_k, by_layer)
         layers = range(len(self.decoder.attentions))
-        chosen = [policy.choose(m, tail.question, layers) for m, tail in zip(memories, tails, strict=True)]
+        chosen = [policy.choose(m, tail, layers) for m, tail in zip(memories, tails, strict=True)]
         rows = []
         for memory, choice in zip(memories, chosen, strict=True):
             _tell(listener, memory, choice[0])
@@ -257,7 +262,8 @@ class DecoderOnlyEngine:
         ]
         memories = self.reader.read_sources(sources, self.encode)
         tails = [
-            Tail(row[row.shape[0] - end :], row[-min(_QUESTION, end) :]) for row, end in zip(rows, ends, strict=True)
+            Tail(row[row.shape[0] - end :], row[-min(_QUESTION, end) :], row[:0])
+            for row, end in zip(rows, ends, strict=True)
         ]
         new = self._answer(memories, tails, generation, None)
         return torch.cat((ids.repeat_interleave(new.shape[0] // ids.shape[0], dim=0), new), dim=1)
@@ -330,7 +336,7 @@ def _joined(cached: Sequence[Tensor], tails: Sequence[Tail], padding: int) -> tu
 
 
 def _cache(config: Any, filled: list[list[tuple[Tensor, Tensor]]], repeats: int) -> DynamicCache:
-    """A cache of each layer's keys and values (G, n, d), one of each for a row, which `generate` may follow in beams."""
+    """A cache of each layer's keys and values (G, n, d), of all rows, each as often as `generate` follows it."""
     cache = DynamicCache(config=config)
     for layer, rows in enumerate(filled):
         longest = max(keys.shape[1] for keys, _ in rows)

@@ -80,6 +80,10 @@ class EncoderDecoderEngine:
             (part, listener.told(memory) if listener else None) for part, memory in zip(parts, memories, strict=True)
         ]
 
+    def given_tokens(self, prompt: str | None) -> int:
+        """The start token, and the prompt's."""
+        return 1 + (0 if prompt is None else len(self._tokenizer(prompt, add_special_tokens=False)["input_ids"]))
+
     def _listener(self, generation: dict[str, Any]) -> Listener:
         config = generation.get("generation_config") or self.model.generation_config
         for name in ("num_beams", "num_return_sequences"):

@@ -1,0 +1,382 @@
+"""One-line facts in real text, among rivals of their own kind, asked of the truncated plain model and of ours.
+
+Every depth of a document has one fact of each kind; all facts of a kind have the same wording, other names and other
+answers, so that a model that finds any number passes nothing. Defaults were chosen with other wordings than those
+that are reported.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from transformers import DynamicCache
+
+from ..engines import DecoderOnlyEngine
+from ..errors import UnlimiformerError
+from ..model import Unlimiformer
+from ..pictures import pyplot
+from .clock import ms_per_token
+
+Wording = tuple[str, str]
+"""A sentence and the question that it answers, with {subject} and {answer}."""
+
+WORDINGS: dict[str, dict[str, tuple[Wording, ...]]] = {
+    "choosing": {
+        "number": (
+            ("The code of the vault in {subject} is {answer}.", "What is the code of the vault in {subject}?"),
+            (
+                "The telephone number of the museum in {subject} is {answer}.",
+                "What is the telephone number of the museum in {subject}?",
+            ),
+        ),
+        "name": (
+            ("The harbour master of {subject} is called {answer}.", "What is the harbour master of {subject} called?"),
+            (
+                "The head gardener at the palace of {subject} is {answer}.",
+                "Who is the head gardener at the palace of {subject}?",
+            ),
+        ),
+        "place": (
+            ("The painter {subject} lives in {answer}.", "Where does the painter {subject} live?"),
+            (
+                "The violin of Professor {subject} was made in {answer}.",
+                "Where was the violin of Professor {subject} made?",
+            ),
+        ),
+    },
+    "reported": {
+        "number": (
+            (
+                "The winning ticket of the lottery in {subject} had the number {answer}.",
+                "What number did the winning ticket of the lottery in {subject} have?",
+            ),
+            (
+                "The library of {subject} owns exactly {answer} books.",
+                "How many books does the library of {subject} own?",
+            ),
+        ),
+        "name": (
+            ("The mayor of {subject} is named {answer}.", "What is the mayor of {subject} named?"),
+            (
+                "The oldest baker in {subject} is a woman called {answer}.",
+                "What is the oldest baker in {subject} called?",
+            ),
+        ),
+        "place": (
+            ("The engineer {subject} works in {answer}.", "Where does the engineer {subject} work?"),
+            (
+                "The ship of Captain {subject} was built in {answer}.",
+                "Where was the ship of Captain {subject} built?",
+            ),
+        ),
+    },
+}
+
+_PLACES = [
+    "Lisbon",
+    "Oslo",
+    "Madrid",
+    "Prague",
+    "Dublin",
+    "Naples",
+    "Athens",
+    "Warsaw",
+    "Geneva",
+    "Bergen",
+    "Toledo",
+    "Malmo",
+    "Riga",
+    "Porto",
+    "Genoa",
+    "Basel",
+    "Krakow",
+    "Ghent",
+    "Lyon",
+    "Turin",
+    "Seville",
+    "Bremen",
+    "Tallinn",
+    "Odessa",
+    "Smyrna",
+    "Cadiz",
+    "Leiden",
+    "Trieste",
+    "Zagreb",
+    "Tampere",
+]
+_NAMES = [
+    "Duarte",
+    "Ingrid",
+    "Matteo",
+    "Klara",
+    "Fergus",
+    "Paloma",
+    "Stavros",
+    "Agnieszka",
+    "Bastien",
+    "Sigrid",
+    "Ramiro",
+    "Annika",
+    "Janis",
+    "Teresa",
+    "Lorenzo",
+    "Ursula",
+    "Wojtek",
+    "Femke",
+    "Odile",
+    "Renzo",
+    "Ximena",
+    "Detlef",
+    "Liisa",
+    "Oksana",
+    "Emre",
+    "Jimena",
+    "Pieter",
+    "Nives",
+    "Vesna",
+    "Aino",
+]
+_SURNAMES = [
+    "Solberg",
+    "Keller",
+    "Moreau",
+    "Novak",
+    "Byrne",
+    "Castillo",
+    "Papas",
+    "Zielinski",
+    "Dubois",
+    "Haugen",
+    "Ortega",
+    "Lindqvist",
+    "Ozols",
+    "Pereira",
+    "Ricci",
+    "Vogel",
+    "Kowalska",
+    "Janssens",
+    "Fournier",
+    "Bianchi",
+    "Navarro",
+    "Brandt",
+    "Tamm",
+    "Bondar",
+    "Demir",
+    "Herrera",
+    "Visser",
+    "Kovac",
+    "Horvat",
+    "Virtanen",
+]
+_MOST_DEPTHS = min(len(_PLACES), len(_NAMES), len(_SURNAMES))
+_ANSWER_TOKENS = 24
+_TAIL = 100  # tokens that a question and what surrounds it may have
+_PLAIN_PROMPT = 2000
+
+
+@dataclass(frozen=True)
+class Needle:
+    """A fact at a place of the document (0 is its beginning, 1 its end)."""
+
+    kind: str
+    depth: float
+    sentence: str
+    question: str
+    answer: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """One question, one method."""
+
+    method: str
+    tokens: int
+    depth: float
+    correct: bool
+    kind: str
+    question: str
+    expected: str
+    answer: str
+
+
+def needles(depths: int, which: str, wording: int, seed: int) -> list[Needle]:
+    """One fact of each kind for every depth."""
+    if not 1 <= depths <= _MOST_DEPTHS:
+        raise UnlimiformerError(f"depths is {depths}; expected 1 to {_MOST_DEPTHS}")
+    rng = random.Random(seed)
+    found = []
+    for kind, forms in WORDINGS[which].items():
+        sentence, question = forms[wording % len(forms)]
+        subjects = rng.sample(_SURNAMES if kind == "place" else _PLACES, depths)
+        answers = {
+            "number": [str(number) for number in rng.sample(range(10_000, 100_000), depths)],
+            "name": rng.sample(_NAMES, depths),
+            "place": rng.sample(_PLACES, depths),
+        }[kind]
+        for number, (subject, answer) in enumerate(zip(subjects, answers, strict=True)):
+            words = {"subject": subject, "answer": answer}
+            depth = (number + 0.5) / depths
+            found.append(Needle(kind, depth, sentence.format(**words), question.format(**words), answer))
+    return found
+
+
+def planted(text: str, facts: Sequence[Needle], tokens: int, tokenizer: Any, seed: int) -> str:
+    """A text of about so many tokens in which every fact has a line of its own, as far as can be from all others."""
+    rng = random.Random(seed)
+    count = len(tokenizer("\n".join(fact.sentence for fact in facts), verbose=False)["input_ids"])
+    ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    if len(ids) < tokens:
+        raise UnlimiformerError(f"the texts have {len(ids)} tokens; expected {tokens}: give more of them (--text)")
+    lines = tokenizer.decode(ids[: max(1, tokens - count)]).split("\n")
+    order = sorted(facts, key=lambda fact: (fact.depth, rng.random()))
+    for number, fact in reversed(list(enumerate(order))):
+        lines.insert(round((number + 0.5) / len(order) * len(lines)), fact.sentence)
+    return "\n".join(lines)
+
+
+class Plain:
+    """The truncated plain model. The document is read once, and its cache copied for every question."""
+
+    def __init__(self, wrapped: Unlimiformer, text: str) -> None:
+        assert isinstance(wrapped.engine, DecoderOnlyEngine)
+        self._wrapped, self._prompts = wrapped, wrapped.engine.prompts
+        room = wrapped.engine.decoder.limit - _TAIL - _ANSWER_TOKENS
+        head = self._prompts.head(None)
+        ids = wrapped.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        self._ids = torch.cat((head, torch.tensor(ids)[: room - head.shape[0]]))
+        self._cache = DynamicCache()
+        with torch.no_grad():
+            wrapped.model.base_model(self._ids[None].to(wrapped.model.device), past_key_values=self._cache)
+
+    def ask(self, question: str) -> str:
+        """Its answer."""
+        tail = self._prompts.tail(question)
+        ids = torch.cat((self._ids, tail.ids))[None].to(self._wrapped.model.device)
+        settings = {"max_new_tokens": _ANSWER_TOKENS, "do_sample": False, "attention_mask": torch.ones_like(ids)}
+        made = self._wrapped.model.generate(ids, past_key_values=copy.deepcopy(self._cache), **settings)
+        return self._wrapped.tokenizer.decode(made[0, ids.shape[1] :], skip_special_tokens=True)
+
+
+def run(
+    wrapped: Unlimiformer,
+    text: str,
+    lengths: Sequence[int],
+    depths: int,
+    which: str = "reported",
+    plain: bool = True,
+    say: Callable[[str], None] = lambda line: None,
+) -> Iterator[Row]:
+    """Asks every question of every document, once for each wording, and yields the rows as they come."""
+    documents = max(len(forms) for forms in WORDINGS[which].values())
+    for tokens in lengths:
+        for wording in range(documents):
+            facts = needles(depths, which, wording, seed=wording)
+            written = planted(text, facts, tokens, wrapped.tokenizer, seed=wording)
+            say(f"{tokens:,} tokens, wording {wording + 1}: reading")
+            methods: dict[str, Callable[[str], str]] = {}
+            if plain:
+                methods["truncated"] = Plain(wrapped, written).ask
+            memory = wrapped.index(written)
+            settings = {"max_new_tokens": _ANSWER_TOKENS, "do_sample": False}
+            methods["ours"] = lambda question, memory=memory, settings=settings: (
+                wrapped.generate(memory, prompt=question, **settings).text
+            )
+            for number, fact in enumerate(facts):
+                say(f"{tokens:,} tokens, wording {wording + 1}: question {number + 1} of {len(facts)}")
+                for method, ask in methods.items():
+                    answer = ask(fact.question)
+                    correct = fact.answer.lower() in answer.lower()
+                    yield Row(method, tokens, fact.depth, correct, fact.kind, fact.question, fact.answer, answer)
+
+
+def speed(wrapped: Unlimiformer, text: str, tokens: int, new_tokens: int = 24, repeats: int = 3) -> dict[str, float]:
+    """What a long document takes, beside the plain model with a short prompt: RAM, and time per token."""
+    process, facts = psutil.Process(), needles(10, "reported", 0, seed=0)
+    written = planted(text, facts, tokens, wrapped.tokenizer, seed=0)
+    wrapped.generate("Warm up. " * 500, prompt="What?", max_new_tokens=2)
+    before, started = process.memory_info().rss, time.perf_counter()
+    memory = wrapped.index(written)
+    reading = time.perf_counter() - started
+    ids = torch.tensor(wrapped.tokenizer(text, verbose=False)["input_ids"][:_PLAIN_PROMPT])[None]
+    ids = ids.to(wrapped.model.device)
+    call = {"inputs": ids, "attention_mask": torch.ones_like(ids)}
+    fixed = {"do_sample": False, "max_new_tokens": new_tokens, "min_new_tokens": new_tokens}
+
+    def ours(**generation: Any) -> None:
+        wrapped.generate(memory, prompt=facts[0].question, **generation)
+
+    class Asked:
+        generate = staticmethod(ours)
+
+    steps: dict[str, list[float]] = {"ours": [], "plain": []}
+    whole: dict[str, list[float]] = {"ours": [], "plain": []}
+    for _ in range(repeats):
+        steps["plain"].append(ms_per_token(wrapped.model, new_tokens, **call))
+        steps["ours"].append(ms_per_token(Asked, new_tokens))
+        started = time.perf_counter()
+        wrapped.model.generate(**call, **fixed)
+        asked = time.perf_counter()
+        ours(**fixed)
+        whole["plain"].append((asked - started) * 1000 / new_tokens)
+        whole["ours"].append((time.perf_counter() - asked) * 1000 / new_tokens)
+    return {
+        "tokens": len(memory),
+        "reading_seconds": reading,
+        "memory_bytes": memory.nbytes,
+        "rss_beyond_the_model_bytes": process.memory_info().rss - before,
+        "plain_prompt_tokens": _PLAIN_PROMPT,
+        "plain_ms_per_token": min(steps["plain"]),
+        "ours_ms_per_token": min(steps["ours"]),
+        "ratio": min(steps["ours"]) / min(steps["plain"]),
+        "plain_ms_per_token_with_prompt": min(whole["plain"]),
+        "ours_ms_per_token_with_choosing": min(whole["ours"]),
+        "ratio_with_prompt_and_choosing": min(whole["ours"]) / min(whole["plain"]),
+    }
+
+
+def accuracy(rows: Sequence[Row]) -> dict[tuple[str, int], float]:
+    """The share of right answers by method and length."""
+    found: dict[tuple[str, int], list[bool]] = {}
+    for row in rows:
+        found.setdefault((row.method, row.tokens), []).append(row.correct)
+    return {name: sum(marks) / len(marks) for name, marks in found.items()}
+
+
+def report(rows: Sequence[Row], **about: Any) -> dict[str, Any]:
+    """For JSON."""
+    shares = [{"method": m, "tokens": t, "accuracy": share} for (m, t), share in accuracy(rows).items()]
+    return {**about, "accuracy": shares, "rows": [asdict(row) for row in rows]}
+
+
+def plot(rows: Sequence[Row], path: Path) -> None:
+    """A heat map a method, over length and depth."""
+    plots = pyplot()
+    methods = sorted({row.method for row in rows}, reverse=True)
+    lengths, depths = sorted({row.tokens for row in rows}), sorted({row.depth for row in rows})
+    width = 1.5 + len(methods) * (0.8 + 0.7 * len(lengths))
+    figure, axes = plots.subplots(
+        1, len(methods), figsize=(width, 1.2 + 0.32 * len(depths)), squeeze=False, sharey=True
+    )
+    for axis, method in zip(axes[0], methods, strict=True):
+        grid = [[_share(rows, method, tokens, depth) for tokens in lengths] for depth in depths]
+        picture = axis.imshow(grid, vmin=0, vmax=1, cmap="RdYlGn", aspect="auto")
+        axis.set_xticks(range(len(lengths)), [f"{tokens:,}" for tokens in lengths], rotation=30)
+        axis.set_yticks(range(len(depths)), [f"{depth:.0%}" for depth in depths])
+        axis.set(title=method, xlabel="tokens of the document")
+    axes[0, 0].set_ylabel("depth of the fact")
+    figure.colorbar(picture, ax=list(axes[0]), label="right answers")
+    figure.savefig(path, dpi=130, bbox_inches="tight")
+    plots.close(figure)
+
+
+def _share(rows: Sequence[Row], method: str, tokens: int, depth: float) -> float:
+    marks = [row.correct for row in rows if (row.method, row.tokens, row.depth) == (method, tokens, depth)]
+    return sum(marks) / len(marks) if marks else float("nan")

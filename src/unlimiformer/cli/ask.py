@@ -1,0 +1,125 @@
+"""`unlimiformer ask`: questions about a text of any length, and the passages that their answers came from."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..catalogue.entries import MODELS
+from ..errors import UnlimiformerError
+from .console import messages, progress_bar, size
+from .options import (
+    AsJson,
+    BatchSize,
+    Device,
+    Dtype,
+    File,
+    Model,
+    Overlap,
+    PositionsOption,
+    Selection,
+    TopK,
+    Window,
+    load_wrapped,
+    open_input,
+    settings,
+)
+
+if TYPE_CHECKING:
+    from ..memory import Memory
+    from ..model import Output, Unlimiformer
+
+
+def command(
+    file: File,
+    questions: Annotated[list[str], typer.Argument(help="One or more questions.")],
+    model: Model,
+    top_k: TopK = None,
+    window: Window = None,
+    overlap: Overlap = None,
+    selection: Selection = None,
+    positions: PositionsOption = None,
+    dtype: Dtype = None,
+    device: Device = None,
+    batch_size: BatchSize = 4,
+    max_new_tokens: Annotated[int, typer.Option(help="Longest answer.")] = 64,
+    passages: Annotated[int, typer.Option(help="Passages shown beneath an answer.")] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Ask about a text of any length, or about a memory of it.
+
+    A decoder-only model reads the text once for all questions. An encoder–decoder reads each question in front of every
+    window, unless it is given a memory: then the question starts its answer.
+    """
+    if max_new_tokens < 1 or passages < 0:
+        raise UnlimiformerError("--max-new-tokens must be at least 1 and --passages at least 0")
+    if empty := [question for question in questions if not question.strip()]:
+        raise UnlimiformerError(f"a question is {empty[0]!r}; expected some words")
+    given: dict[str, Any] = {
+        "top_k": top_k,
+        "window": window,
+        "overlap": overlap,
+        "selection": selection,
+        "positions": positions,
+        "dtype": dtype,
+        "batch_size": batch_size,
+    }
+    settings(None, **given)  # what is wrong with them is said before anything is read
+    source = open_input(file)
+    from ..memory import Memory
+
+    kept = source if isinstance(source, Memory) else None
+    wrapped = load_wrapped(model, settings(kept, **given), device)
+    generation = {"max_new_tokens": max_new_tokens, "do_sample": False, "num_beams": 1}
+    generation["provenance"] = passages > 0 and selection != "top-k"
+    form = MODELS[model].question if model in MODELS else "{question}"
+    told = []
+    for question, output, seconds in _answers(wrapped, source, questions, form, generation):
+        found = output.provenance.passages(passages) if output.provenance else []
+        told.append(_figures(question, output, found, seconds))
+        if not as_json:
+            _show(told[-1])
+    memory = output.memory
+    figures = {"source_tokens": len(memory), "windows": memory.windows, "memory_bytes": memory.nbytes}
+    if as_json:
+        typer.echo(json.dumps({"answers": told, **figures}, indent=1, ensure_ascii=False))
+    else:
+        line = f"{len(memory):,} tokens in {memory.windows:,} windows · memory {size(memory.nbytes)}"
+        messages.print(line, style="dim")
+
+
+def _answers(
+    wrapped: Unlimiformer, source: Any, questions: list[str], form: str, generation: dict[str, Any]
+) -> Iterator[tuple[str, Output, float]]:
+    """Each question, its answer, and the seconds that answering took, without the reading."""
+    from ..engines import EncoderDecoderEngine
+    from ..memory import Memory
+
+    before_windows = isinstance(wrapped.engine, EncoderDecoderEngine) and not isinstance(source, Memory)
+    text = "".join(source) if before_windows else source
+    memory: Memory | None = source if isinstance(source, Memory) else None
+    for question in questions:
+        if memory is None or before_windows:
+            prefix = form.format(question=question) if before_windows else None
+            with progress_bar("Reading") as progress:
+                memory = wrapped.index(text, prefix=prefix, progress=progress)
+        started = time.perf_counter()
+        output = wrapped.generate(memory, prompt=None if before_windows else question, **generation)
+        yield question, output, time.perf_counter() - started
+
+
+def _figures(question: str, output: Output, passages: list, seconds: float) -> dict[str, Any]:
+    shown = [{**vars(passage), "text": output.memory.text[passage.start : passage.end]} for passage in passages]
+    of = len(output.memory.text) if shown else 0
+    return {"question": question, "answer": output.text, "seconds": seconds, "characters": of, "passages": shown}
+
+
+def _show(told: dict[str, Any]) -> None:
+    typer.echo(f"\n{told['question']}\n  {told['answer'].strip()}")
+    for passage in told["passages"]:
+        quoted = " ".join(passage["text"].split())
+        typer.echo(f"    {passage['start'] / told['characters']:.0%} in: … {quoted} …")
