@@ -72,3 +72,19 @@ def tiny_decoder(name: str) -> Any:
     model.generation_config.eos_token_id = None  # lengths are as asked for
     model.generation_config.pad_token_id = 0
     return model
+
+
+def one_head_matches() -> Any:
+    """A llama whose head 2 of layer 0 finds the tokens that it is given: keys are queries, and hardly turn."""
+    torch.manual_seed(0)
+    model = _made(
+        "Llama", num_key_value_heads=4, head_dim=32, rope_parameters={"rope_type": "default", "rope_theta": 1e30}
+    )
+    attention = model.model.layers[0].self_attn
+    with torch.no_grad():
+        model.model.embed_tokens.weight.normal_()
+        shared = torch.zeros(32, 32)
+        shared[1:16, :15], shared[17:, 15:30] = torch.eye(15), torch.eye(15)  # all but the fastest pair of numbers
+        for projection in (attention.q_proj, attention.k_proj):
+            projection.weight[64:96] = 2 * shared
+    return model.eval()

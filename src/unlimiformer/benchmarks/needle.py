@@ -12,6 +12,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from transformers import DynamicCache
 
 from ..engines import DecoderOnlyEngine
 from ..errors import UnlimiformerError
+from ..memory import Memory
 from ..model import Unlimiformer
 from ..pictures import pyplot
 from .clock import ms_per_token
@@ -285,16 +287,17 @@ def run(
             if plain:
                 methods["truncated"] = Plain(wrapped, written).ask
             memory = wrapped.index(written)
-            settings = {"max_new_tokens": _ANSWER_TOKENS, "do_sample": False}
-            methods["ours"] = lambda question, memory=memory, settings=settings: (
-                wrapped.generate(memory, prompt=question, **settings).text
-            )
+            methods["ours"] = partial(_ours, wrapped, memory)
             for number, fact in enumerate(facts):
                 say(f"{tokens:,} tokens, wording {wording + 1}: question {number + 1} of {len(facts)}")
                 for method, ask in methods.items():
                     answer = ask(fact.question)
                     correct = fact.answer.lower() in answer.lower()
                     yield Row(method, tokens, fact.depth, correct, fact.kind, fact.question, fact.answer, answer)
+
+
+def _ours(wrapped: Unlimiformer, memory: Memory, question: str) -> str:
+    return wrapped.generate(memory, prompt=question, max_new_tokens=_ANSWER_TOKENS, do_sample=False).text
 
 
 def speed(wrapped: Unlimiformer, text: str, tokens: int, new_tokens: int = 24, repeats: int = 3) -> dict[str, float]:

@@ -254,17 +254,17 @@ class DecoderOnlyEngine:
         visible = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
         rows = [row[keep].cpu() for row, keep in zip(ids, visible, strict=True)]
         ends = [min(_TAIL, row.shape[0] // 4) for row in rows]
-        heads = [min(_HEAD, row.shape[0] // 4) for row in rows]
+        heads = [min(_HEAD, row.shape[0] // 4, self.window // 4) for row in rows]
         device = self.decoder.device
         sources = [
             Source(row[head : row.shape[0] - end].to(device), row[:head].to(device), {})
             for row, head, end in zip(rows, heads, ends, strict=True)
         ]
         memories = self.reader.read_sources(sources, self.encode)
-        tails = [
-            Tail(row[row.shape[0] - end :], row[-min(_QUESTION, end) :], row[:0])
-            for row, end in zip(rows, ends, strict=True)
-        ]
+        tails = []
+        for row, end in zip(rows, ends, strict=True):
+            tail, question = row[row.shape[0] - end :], row[-min(_QUESTION, end) :]
+            tails.append(Tail(tail, question, tail[: end - question.shape[0]]))
         new = self._answer(memories, tails, generation, None)
         return torch.cat((ids.repeat_interleave(new.shape[0] // ids.shape[0], dim=0), new), dim=1)
 
