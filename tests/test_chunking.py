@@ -49,3 +49,16 @@ def test_every_inner_token_has_context_on_both_sides(length, window, overlap):
 def test_nonsense_is_refused_by_name(length, window, overlap, words):
     with pytest.raises(UnlimiformerError, match=words):
         plan_windows(length, window, overlap)
+
+
+@pytest.mark.parametrize(("length", "window", "overlap"), [(5, 8, 0.25), (100, 8, 0.25), (101, 10, 0.5), (64, 7, 0.0)])
+def test_causal_windows_keep_their_later_part(length, window, overlap):
+    """Every token is kept once, and knows as many tokens before it as the overlap has, or all there are."""
+    context = int(window * overlap)
+    kept = []
+    for w in plan_windows(length, window, overlap, causal=True):
+        assert w.end - w.start == min(window, length)
+        assert w.keep_end == w.end
+        assert w.keep_start == 0 or w.keep_start - w.start >= context
+        kept += range(w.keep_start, w.keep_end)
+    assert kept == list(range(length))

@@ -8,9 +8,11 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from tiny import make
+from tiny_decoders import tiny_decoder
 
 
 def run(*arguments: str, stdin: bytes | None = None, code: int = 0, **environment: str) -> subprocess.CompletedProcess:
@@ -29,6 +31,15 @@ def folder(tmp_path_factory, tokenizer):
     return str(path)
 
 
+@pytest.fixture(scope="module")
+def decoder_folder(tmp_path_factory, tokenizer):
+    """A saved decoder-only model with its tokenizer."""
+    path = tmp_path_factory.mktemp("models") / "tiny-llama"
+    tiny_decoder("llama").save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return str(path)
+
+
 @pytest.fixture
 def file(tmp_path, book):
     path = tmp_path / "book.txt"
@@ -38,8 +49,9 @@ def file(tmp_path, book):
 
 def test_families_come_from_the_registry():
     rows = json.loads(run("families", "--json").stdout)
-    assert len(rows) == 25
-    assert all(set(row) == {"family", "status"} and row["status"] == "supported" for row in rows)
+    kinds = [row["kind"] for row in rows]
+    assert (kinds.count("encoder–decoder"), kinds.count("decoder-only")) == (25, 13)
+    assert all(set(row) == {"family", "kind", "status"} and row["status"] == "supported" for row in rows)
 
 
 def test_generate_streams_text_and_closes_with_figures(folder, file):
@@ -200,3 +212,56 @@ def test_bench_decode_writes_rows_and_a_picture(folder, file, tmp_path):
     assert all(row["bytes_per_source_token"] <= 1.1 * 768 * 4 for row in rows if row["method"] == "ours")
     assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     run("bench", "decode", "--lengths", "0", code=2)
+
+
+DECODER = ("--window", "64", "--top-k", "64", "--max-new-tokens", "6")
+
+
+def test_ask_answers_several_questions_from_one_reading(decoder_folder, file):
+    done = run("ask", file, "w3 w4", "w8", "--model", decoder_folder, *DECODER)
+    lines = done.stdout.decode().splitlines()
+    assert [line for line in lines if line in ("w3 w4", "w8")] == ["w3 w4", "w8"]
+    assert sum(" in: …" in line for line in lines) == 2
+    told = json.loads(run("ask", file, "w3 w4", "w8", "--model", decoder_folder, *DECODER, "--json").stdout)
+    assert [answer["question"] for answer in told["answers"]] == ["w3 w4", "w8"]
+    text = Path(file).read_text()
+    for answer in told["answers"]:
+        (passage,) = answer["passages"]
+        assert text[passage["start"] : passage["end"]] == passage["text"]
+
+
+def test_ask_takes_a_memory_and_standard_input(decoder_folder, file, book, tmp_path):
+    options = ("--model", decoder_folder, *DECODER, "--json")
+    memory = str(tmp_path / "book.memory")
+    run("index", file, "-o", memory, "--model", decoder_folder, "--window", "64", "--top-k", "64")
+    by_memory = json.loads(run("ask", memory, "w3", "--model", decoder_folder, *DECODER[2:], "--json").stdout)
+    by_file = json.loads(run("ask", file, "w3", *options).stdout)
+    by_stdin = json.loads(run("ask", "-", "w3", *options, stdin=book.encode()).stdout)
+    answers = [told["answers"][0]["answer"] for told in (by_memory, by_file, by_stdin)]
+    assert answers[0] == answers[1] == answers[2]
+
+
+def test_ask_of_an_encoder_decoder(folder, file):
+    told = json.loads(run("ask", file, "w3", "--model", folder, "--max-new-tokens", "5", "--json").stdout)
+    assert told["answers"][0]["question"] == "w3" and told["answers"][0]["answer"]
+
+
+def test_ask_refuses_what_it_cannot_do(decoder_folder, file, tmp_path):
+    assert b"some words" in run("ask", file, " ", "--model", decoder_folder, code=2).stderr
+    assert b"selection" in run("ask", file, "w1", "--model", decoder_folder, "--selection", "x", code=2).stderr
+    memory = str(tmp_path / "book.memory")
+    run("index", file, "-o", memory, "--model", decoder_folder, "--window", "64", "--top-k", "64")
+    done = run("ask", memory, "w1", "--model", decoder_folder, "--selection", "blocks", code=2)
+    assert b"another selection" in done.stderr
+
+
+def test_generate_of_a_decoder_only_model(decoder_folder, file):
+    done = run("generate", file, "--model", decoder_folder, "--prompt", "w5", *DECODER)
+    assert all(word.startswith(b"w") for word in done.stdout.split())
+    assert b"6 tokens at" in b" ".join(done.stderr.split())
+    assert b"no prompt" in run("generate", file, "--model", decoder_folder, *DECODER, code=2).stderr
+
+
+def test_plan_of_a_decoder_only_model(decoder_folder, file):
+    plan = json.loads(run("plan", file, "--model", decoder_folder, "--window", "64", "--top-k", "64", "--json").stdout)
+    assert plan["tokens"] >= 200 and [store["dtype"] for store in plan["stores"]] == ["float32", "bfloat16"]

@@ -7,6 +7,7 @@ from typing import Any
 from ..errors import UnsupportedModelError
 from .bart import BartAdapter, FsmtAdapter, LedAdapter, MvpAdapter, NllbMoeAdapter, ProphetNetAdapter, SeamlessAdapter
 from .base import Adapter
+from .decoder_only import DECODERS
 from .encoder_decoder import EncoderDecoderAdapter
 from .generic import GenericAdapter
 from .t5 import LongT5Adapter, T5Adapter, Umt5Adapter
@@ -42,18 +43,17 @@ ADAPTERS: dict[str, type[Adapter]] = {
 
 
 def families() -> list[dict[str, str]]:
-    """Every known family with its status."""
-    return [{"family": name, "status": "supported"} for name in sorted(ADAPTERS)]
+    """Every known family with its kind and status."""
+    kinds = {"encoder–decoder": ADAPTERS, "decoder-only": DECODERS}
+    return [
+        {"family": name, "kind": kind, "status": "supported"} for kind, known in kinds.items() for name in sorted(known)
+    ]
 
 
 def adapter_for(model: Any) -> tuple[Adapter, bool]:
-    """The adapter of a model, and whether its family is known; an unknown one must be verified before use."""
+    """The adapter of an encoder–decoder, and whether its family is known; an unknown one must be verified before use."""
     family = getattr(model.config, "model_type", None)
     known = f"known families: {', '.join(sorted(ADAPTERS))}"
-    if not getattr(model.config, "is_encoder_decoder", False):
-        raise UnsupportedModelError(
-            f"{type(model).__name__} (family {family!r}) is not an encoder–decoder; expected one of the {known}"
-        )
     if family in ADAPTERS:
         adapter = ADAPTERS[family]()
         if (reason := adapter.refuse(model)) is not None:

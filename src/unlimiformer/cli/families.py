@@ -9,7 +9,7 @@ import typer
 
 
 def command(
-    as_json: Annotated[bool, typer.Option("--json", help="Print an array of family and status.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print an array of family, kind and status.")] = False,
 ) -> None:
     """List the families of models that can be wrapped."""
     from ..adapters import families
@@ -20,4 +20,4 @@ def command(
         return
     width = max(len(row["family"]) for row in rows)
     for row in rows:
-        typer.echo(f"{row['family']:<{width}}  {row['status']}")
+        typer.echo(f"{row['family']:<{width}}  {row['kind']:<15}  {row['status']}")
