@@ -39,7 +39,7 @@ class UnlimiformerConfig:
         read again in the plain window. "blocks", "blocks-by-layer": such blocks as they were read, the same ones in all
         layers or each layer's own. "top-k": each head's own tokens at each step, as in the paper.
     positions: where these stand; "consecutive" (None), "as-encoded" (in their window) or "rescaled" into one window.
-    block: tokens of a block; None: 64.
+    block: tokens of a block; None: 32.
     """
 
     top_k: int | None = None

@@ -51,7 +51,7 @@ def families() -> list[dict[str, str]]:
 
 
 def adapter_for(model: Any) -> tuple[Adapter, bool]:
-    """The adapter of an encoder–decoder, and whether its family is known; an unknown one must be verified before use."""
+    """The adapter of an encoder–decoder, and whether its family is known; else it must be verified before use."""
     family = getattr(model.config, "model_type", None)
     known = f"known families: {', '.join(sorted(ADAPTERS))}"
     if family in ADAPTERS:

@@ -1,8 +1,8 @@
 """One-line facts in real text, among rivals of their own kind, asked of the truncated plain model and of ours.
 
-Every depth of a document has one fact of each kind; all facts of a kind have the same wording, other names and other
-answers, so that a model that finds any number passes nothing. Defaults were chosen with other wordings than those
-that are reported.
+Every depth of a document has one fact of each kind, in wordings that take turns. All facts of a kind are rivals, with
+other names and other answers, so that a model that finds any number passes nothing. Defaults were chosen with other
+wordings than those that are reported.
 """
 
 from __future__ import annotations
@@ -209,14 +209,13 @@ class Row:
     answer: str
 
 
-def needles(depths: int, which: str, wording: int, seed: int) -> list[Needle]:
+def needles(depths: int, which: str, seed: int = 0) -> list[Needle]:
     """One fact of each kind for every depth."""
     if not 1 <= depths <= _MOST_DEPTHS:
         raise UnlimiformerError(f"depths is {depths}; expected 1 to {_MOST_DEPTHS}")
     rng = random.Random(seed)
     found = []
     for kind, forms in WORDINGS[which].items():
-        sentence, question = forms[wording % len(forms)]
         subjects = rng.sample(_SURNAMES if kind == "place" else _PLACES, depths)
         answers = {
             "number": [str(number) for number in rng.sample(range(10_000, 100_000), depths)],
@@ -224,13 +223,14 @@ def needles(depths: int, which: str, wording: int, seed: int) -> list[Needle]:
             "place": rng.sample(_PLACES, depths),
         }[kind]
         for number, (subject, answer) in enumerate(zip(subjects, answers, strict=True)):
+            sentence, question = forms[number % len(forms)]
             words = {"subject": subject, "answer": answer}
             depth = (number + 0.5) / depths
             found.append(Needle(kind, depth, sentence.format(**words), question.format(**words), answer))
     return found
 
 
-def planted(text: str, facts: Sequence[Needle], tokens: int, tokenizer: Any, seed: int) -> str:
+def planted(text: str, facts: Sequence[Needle], tokens: int, tokenizer: Any, seed: int = 0) -> str:
     """A text of about so many tokens in which every fact has a line of its own, as far as can be from all others."""
     rng = random.Random(seed)
     count = len(tokenizer("\n".join(fact.sentence for fact in facts), verbose=False)["input_ids"])
@@ -276,24 +276,20 @@ def run(
     plain: bool = True,
     say: Callable[[str], None] = lambda line: None,
 ) -> Iterator[Row]:
-    """Asks every question of every document, once for each wording, and yields the rows as they come."""
-    documents = max(len(forms) for forms in WORDINGS[which].values())
+    """Asks every question of one document of each length, and yields the rows as they come."""
     for tokens in lengths:
-        for wording in range(documents):
-            facts = needles(depths, which, wording, seed=wording)
-            written = planted(text, facts, tokens, wrapped.tokenizer, seed=wording)
-            say(f"{tokens:,} tokens, wording {wording + 1}: reading")
-            methods: dict[str, Callable[[str], str]] = {}
-            if plain:
-                methods["truncated"] = Plain(wrapped, written).ask
-            memory = wrapped.index(written)
-            methods["ours"] = partial(_ours, wrapped, memory)
-            for number, fact in enumerate(facts):
-                say(f"{tokens:,} tokens, wording {wording + 1}: question {number + 1} of {len(facts)}")
-                for method, ask in methods.items():
-                    answer = ask(fact.question)
-                    correct = fact.answer.lower() in answer.lower()
-                    yield Row(method, tokens, fact.depth, correct, fact.kind, fact.question, fact.answer, answer)
+        facts = needles(depths, which)
+        written = planted(text, facts, tokens, wrapped.tokenizer)
+        say(f"{tokens:,} tokens: reading")
+        methods: dict[str, Callable[[str], str]] = {"ours": partial(_ours, wrapped, wrapped.index(written))}
+        if plain:
+            methods["truncated"] = Plain(wrapped, written).ask
+        for number, fact in enumerate(facts):
+            say(f"{tokens:,} tokens: question {number + 1} of {len(facts)}")
+            for method, ask in methods.items():
+                answer = ask(fact.question)
+                correct = fact.answer.lower() in answer.lower()
+                yield Row(method, tokens, fact.depth, correct, fact.kind, fact.question, fact.answer, answer)
 
 
 def _ours(wrapped: Unlimiformer, memory: Memory, question: str) -> str:
@@ -302,8 +298,8 @@ def _ours(wrapped: Unlimiformer, memory: Memory, question: str) -> str:
 
 def speed(wrapped: Unlimiformer, text: str, tokens: int, new_tokens: int = 24, repeats: int = 3) -> dict[str, float]:
     """What a long document takes, beside the plain model with a short prompt: RAM, and time per token."""
-    process, facts = psutil.Process(), needles(10, "reported", 0, seed=0)
-    written = planted(text, facts, tokens, wrapped.tokenizer, seed=0)
+    process, facts = psutil.Process(), needles(10, "reported")
+    written = planted(text, facts, tokens, wrapped.tokenizer)
     wrapped.generate("Warm up. " * 500, prompt="What?", max_new_tokens=2)
     before, started = process.memory_info().rss, time.perf_counter()
     memory = wrapped.index(written)

@@ -52,7 +52,7 @@ class Reread:
 
     def __init__(self, lookout: Lookout, layout: Layout, block: int, top_k: int) -> None:
         self._lookout, self._layout, self._block = lookout, layout, block
-        self._most, self._margin = max(1, top_k // block), block // 4
+        self._most, self._margin = max(1, top_k // block), 3 * block // 8
 
     def choose(self, memory: Memory, tail: Tail) -> Chosen:
         """The tokens that this question is answered from."""

@@ -33,7 +33,7 @@ from ..provenance import Listener
 from ..reading import Reader
 from .base import Made
 
-_WINDOW, _TOP_K, _BLOCK, _NEW_TOKENS = 1024, 256, 64, 256
+_WINDOW, _TOP_K, _BLOCK, _NEW_TOKENS = 1024, 256, 32, 256
 _HEADS = 8  # that choose
 _HEAD, _TAIL, _QUESTION = 64, 256, 64  # of a long prompt whose parts nobody told apart
 
