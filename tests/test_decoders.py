@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
+import transformers
 from tiny_decoders import DECODERS, VARIANTS, VOCABULARY, one_head_matches, tiny_decoder
 
-from unlimiformer import Unlimiformer, UnsupportedModelError
+from unlimiformer import Unlimiformer, UnlimiformerError, UnsupportedModelError
 from unlimiformer.adapters.decoder_only import DECODERS as KNOWN
+from unlimiformer.causal.positions import POSITIONS
 
 TOLERANCE = 2e-5
 ALL = [*DECODERS, *VARIANTS]
@@ -29,12 +33,14 @@ def _answer(u: Unlimiformer, head, document, tail, **generation):
     """What the engine generates for ids whose parts are known."""
     from unlimiformer.causal.prompts import Tail
     from unlimiformer.encoding import Source
+    from unlimiformer.engines.decoder_only import Asked
 
     heads, documents, tails = (part if isinstance(part, list) else [part] for part in (head, document, tail))
     sources = [Source(d, h, {}) for d, h in zip(documents, heads, strict=True)]
     memories = u.engine.reader.read_sources(sources, u.engine.encode)
+    asked = [Asked(memory, Tail(t, t, t[:0])) for memory, t in zip(memories, tails, strict=True)]
     with torch.no_grad():
-        return u.engine._answer(memories, [Tail(t, t, t[:0]) for t in tails], generation, None)
+        return u.engine._answer(asked, generation)
 
 
 class _Note:
@@ -46,12 +52,9 @@ class _Note:
         return scores
 
 
-@pytest.mark.parametrize("positions", ["consecutive", "as-encoded", "rescaled"])
-@pytest.mark.parametrize("selection", ["reread", *KEPT])
+@pytest.mark.parametrize(("selection", "positions"), [("reread", None), *product(KEPT, POSITIONS)])
 @pytest.mark.parametrize("name", ALL)
 def test_one_window_equals_the_plain_model(name, selection, positions):
-    if selection == "reread" and positions != "consecutive":
-        pytest.skip("re-reading has one kind of positions")
     model = tiny_decoder(name)
     if selection == "top-k" and name in REFUSED:
         with pytest.raises(UnsupportedModelError, match="tokens of their own"):
@@ -120,13 +123,62 @@ def test_a_long_document_is_seen(selection):
     assert one.tolist() != other.tolist()
 
 
-def test_the_cache_changes_nothing():
+@pytest.mark.parametrize("selection", ["reread", *KEPT])
+def test_the_cache_changes_nothing_or_is_needed(selection):
     model, (head, document, tail) = tiny_decoder("llama"), _prompt(document=300)
     settings = {"max_new_tokens": 6, "do_sample": False}
-    with Unlimiformer(model, block=8, top_k=32, window=64) as u:
+    with Unlimiformer(model, selection=selection, block=8, top_k=32, window=64) as u:
         with_cache = _answer(u, head, document, tail, use_cache=True, **settings)
-        without = _answer(u, head, document, tail, use_cache=False, **settings)
-    assert with_cache.tolist() == without.tolist()
+        if selection == "reread":
+            without = _answer(u, head, document, tail, use_cache=False, **settings)
+            assert with_cache.tolist() == without.tolist()
+        else:
+            with pytest.raises(UnlimiformerError, match="use_cache"):
+                _answer(u, head, document, tail, use_cache=False, **settings)
+
+
+def test_beams_of_the_models_own_configuration():
+    model, (head, document, tail) = tiny_decoder("llama"), _prompt()
+    model.generation_config.num_beams = 3
+    ids = torch.cat((head, document, tail))[None]
+    config = transformers.GenerationConfig(max_new_tokens=4)
+    expected = model.generate(ids, generation_config=config)[:, ids.shape[1] :]
+    with Unlimiformer(model, selection="blocks", block=8, top_k=64, window=64) as u:
+        got = _answer(u, head, document, tail, generation_config=config)
+    assert got.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("layers", [(0,), (1, 2)])
+def test_layers_without_heads_that_choose_see_what_others_chose(layers):
+    model, (head, document, tail) = tiny_decoder("llama"), _prompt(document=150)
+    with Unlimiformer(model, selection="blocks-by-layer", layers=layers, block=8, top_k=32, window=64) as u:
+        assert _answer(u, head, document, tail, max_new_tokens=3, do_sample=False).shape == (1, 3)
+
+
+@pytest.mark.parametrize("blocks", [2, 3, 5, 8, 40])
+def test_a_block_that_stands_out_is_clear(blocks):
+    from unlimiformer.causal.looking import clear
+
+    scores = torch.randn(4, blocks, generator=torch.Generator().manual_seed(0))
+    scores[:, 1] += 50
+    found = clear(scores)
+    assert int(found.argmax()) == 1 and (found >= 0).all()
+
+
+def test_the_closer_look_is_the_questions_likelihood():
+    """Against one pass over each block by itself."""
+    from unlimiformer.causal.looking import Lookout
+
+    model = tiny_decoder("llama")
+    lead, question, before = torch.arange(3, 8), torch.arange(20, 26), torch.arange(40, 43)
+    blocks = [torch.randint(3, VOCABULARY, (n,), generator=torch.Generator().manual_seed(n)) for n in (8, 8, 5, 8)]
+    with Unlimiformer(model, block=8, top_k=32) as u, torch.no_grad():
+        found = Lookout(u.engine.decoder, [(0, 0)], 8).look_closer(lead, blocks, before, question)
+        for block, got in zip(blocks, found, strict=True):
+            ids = torch.cat((lead, block, before, question))
+            logs = model(ids[None]).logits[0].log_softmax(-1)
+            at = range(ids.shape[0] - 6, ids.shape[0])
+            assert float(got) == pytest.approx(sum(float(logs[i - 1, ids[i]]) for i in at), abs=1e-3)
 
 
 def test_windows_keep_what_a_slow_reading_keeps():
@@ -234,6 +286,9 @@ def test_long_prompts_of_the_models_own_generate():
         assert made.shape == (2, 704) and made[:, :700].tolist() == long.tolist()
         beams = model.generate(long, num_beams=2, num_return_sequences=2, **settings)
         assert beams.shape == (4, 704)
+        assert model.generate(long, max_length=710, do_sample=False).shape == (2, 710)
+        with pytest.raises(UnlimiformerError, match="return_dict_in_generate"):
+            model.generate(long, return_dict_in_generate=True, **settings)
     assert "generate" not in model.__dict__
 
 
@@ -245,13 +300,12 @@ REFUSALS = [
     ({"layers": (9,)}, "layers"),
     ({"heads": (7,)}, "heads"),
     ({"top_k": 8}, "block"),
+    ({"top_k": 4096}, "4096"),
 ]
 
 
 @pytest.mark.parametrize(("settings", "named"), REFUSALS, ids=lambda value: str(value))
 def test_settings_that_do_not_fit_are_refused(settings, named):
-    from unlimiformer import UnlimiformerError
-
     model = tiny_decoder("llama")
     with pytest.raises(UnlimiformerError, match=named):
         Unlimiformer(model, **settings)

@@ -20,10 +20,11 @@ class UnlimiformerConfig:
     """How a long input is read, kept and searched.
 
     top_k: tokens that each head attends to at each step; None: the model's window. Of a decoder-only model: tokens of
-        the document that are chosen, at most; None: 256.
+        the document that are chosen, at most, without the margin of a block; None: 256.
     layers: decoder layers that retrieve; None: all. The others attend to the first window, like the truncated model.
-        Of a decoder-only model: the others see head and tail of the prompt only.
-    heads: heads that retrieve in those layers; None: all. The others attend to the first window.
+        Of a decoder-only model with selection "top-k": the others see head and tail of the prompt only.
+    heads: heads that retrieve in those layers; None: all. The others attend to the first window. With a selection of
+        blocks, layers and heads say which of a decoder-only model's heads may choose.
     window: tokens that are read at once; None: the encoder's own limit, or 1,024 of a decoder-only model.
     overlap: share of a window that its neighbours read too; None: 0.5, which keeps the middle half, as the paper does,
         or 0.25, which keeps the later three quarters of a decoder-only model's window.

@@ -10,8 +10,11 @@ from .catalogue import find_model
 from .errors import UnlimiformerError
 
 
-def load(name: str | os.PathLike[str], dtype: Any = None) -> tuple[Any, Any]:
-    """A model and its tokenizer, in evaluation mode; without a `dtype`, in the one that is quick here."""
+def load(name: str | os.PathLike[str], dtype: Any = None, device: str | None = None) -> tuple[Any, Any]:
+    """A model and its tokenizer, in evaluation mode; without a `dtype`, in one that is quick.
+
+    `device` is where it will run; it is not moved there.
+    """
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
     where = str(find_model(str(name)) or name)
@@ -22,7 +25,7 @@ def load(name: str | os.PathLike[str], dtype: Any = None) -> tuple[Any, Any]:
     try:
         config = AutoConfig.from_pretrained(where)
         kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-        model = kind.from_pretrained(where, config=config, dtype=dtype or _quick_dtype(config))
+        model = kind.from_pretrained(where, config=config, dtype=dtype or _quick_dtype(config, device))
         tokenizer = AutoTokenizer.from_pretrained(where)
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]
@@ -30,13 +33,13 @@ def load(name: str | os.PathLike[str], dtype: Any = None) -> tuple[Any, Any]:
     return model.eval(), tokenizer
 
 
-def _quick_dtype(config: Any) -> Any:
-    """The checkpoint's own dtype; float32 on a machine whose processor would have to emulate a half one."""
+def _quick_dtype(config: Any, device: str | None) -> Any:
+    """The checkpoint's own dtype; float32 on a processor that would have to emulate a half one."""
     import torch
 
     stored = getattr(config, "dtype", None)
     halves = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}
-    accelerated = torch.accelerator.is_available()
+    accelerated = torch.accelerator.is_available() if device is None else torch.device(device).type != "cpu"
     if stored not in halves or accelerated or getattr(torch.ops.mkldnn, halves[stored])():
         return "auto"
     return torch.float32

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,20 @@ _KEYS = itertools.count(1)
 
 
 @dataclass(frozen=True)
+class Kept:
+    """What a decoder-only model's row holds, in words, and the selection and block size that wanted it."""
+
+    selection: str
+    block: int
+    layout: str
+
+
+@dataclass(frozen=True)
 class Recipe:
     """What decides a memory's states, beside its text: digests of model and tokenizer, and how the text was read.
 
-    `prefix` are the token ids in front of every window. `tokenizer` is None when there was none. `layout` says what a
-    decoder-only model's row holds; None: an encoder's state.
+    `prefix` are the token ids in front of every window. `tokenizer` is None when there was none. `kept` is None
+    for an encoder's states.
     """
 
     model: str
@@ -34,31 +43,33 @@ class Recipe:
     prefix: tuple[int, ...]
     dtype: str
     compute_dtype: str | None = None
-    layout: str | None = None
+    kept: Kept | None = None
 
     @classmethod
     def of(cls, told: dict[str, Any]) -> Recipe:
         """From what JSON keeps of it."""
-        return cls(**{**told, "prefix": tuple(told["prefix"])})
+        kept = told.get("kept")
+        return cls(**{**told, "prefix": tuple(told["prefix"]), "kept": None if kept is None else Kept(**kept)})
 
     @property
     def cut(self) -> Cut:
         """How the text was cut."""
-        return Cut(self.window, self.overlap, causal=self.layout is not None)
+        return Cut(self.window, self.overlap, causal=self.kept is not None)
 
     def differences(self, other: Recipe, ignored: tuple[str, ...] = ()) -> list[str]:
         """What another recipe has otherwise, in words."""
         told = []
-        for name, mine in asdict(self).items():
-            theirs = getattr(other, name)
+        for name in (each.name for each in fields(self)):
+            mine, theirs = getattr(self, name), getattr(other, name)
             if name in ignored or mine == theirs or (name == "tokenizer" and None in (mine, theirs)):
                 continue
             if name in ("model", "tokenizer"):
                 told.append(f"another {name}")
             elif name == "prefix":
                 told.append("another prefix")
-            elif name == "layout":
-                told.append("another selection, other layers or other heads")
+            elif name == "kept":
+                if mine is None or theirs is None or mine.layout != theirs.layout:
+                    told.append(_other_rows(mine, theirs))
             else:
                 told.append(f"{name} {theirs} instead of {mine}")
         return told
@@ -143,6 +154,15 @@ class Memory:
             "scales": self.store.scales,
         }
         return {name: array for name, array in named.items() if array is not None}
+
+
+def _other_rows(mine: Kept | None, theirs: Kept | None) -> str:
+    if mine is None or theirs is None:
+        return "another kind of model"
+    for name in ("selection", "block"):
+        if getattr(mine, name) != getattr(theirs, name):
+            return f"{name} {getattr(theirs, name)} instead of {getattr(mine, name)}"
+    return "other layers or heads"
 
 
 def describe(recipe: Recipe, windows: int, batch_size: int | None, search: dict[str, Any]) -> dict[str, Any]:

@@ -66,7 +66,8 @@ def make_plan(wrapped: Unlimiformer, pieces: Iterable[str]) -> Plan:
         if opening.shape[0] < wanted:
             opening = torch.cat((opening, part.ids))
     cut = wrapped.engine.reader.cut
-    windows = len(plan_windows(counted, cut.window, cut.overlap, cut.causal))
+    room = cut.window - wrapped.engine.reader.prefix_ids().shape[0]
+    windows = len(plan_windows(counted, room, cut.overlap, cut.causal))
     per_window, states = _encoding(wrapped, opening, windows)
     stores = []
     for name, dtype in DTYPES.items():

@@ -19,7 +19,7 @@ from .disk import Draft
 from .encoding import Encode, Piece, Progress, Source, encode_windows, plan
 from .errors import UnlimiformerError
 from .fingerprint import model_digest, tokenizer_digest
-from .memory import Memory, Recipe
+from .memory import Kept, Memory, Recipe
 from .recording import Recorder
 from .sources import Text, given_ids, text_pieces
 from .tokenizing import Tokens, opening_ids, stream_tokens
@@ -33,7 +33,7 @@ Opening = Callable[[str | None], Tensor]
 class Reader:
     """How one wrapped model reads; `encoder` is asked for its device, dtype and weights only.
 
-    `layout` says what a decoder-only model's row holds. `opening` makes token ids of a prefix, if not the tokenizer.
+    `kept` says what a decoder-only model's row holds. `opening` makes token ids of a prefix, if not the tokenizer.
     """
 
     def __init__(
@@ -44,15 +44,15 @@ class Reader:
         encoder: nn.Module,
         window: int,
         vocabulary: int,
-        layout: str | None = None,
+        kept: Kept | None = None,
         opening: Opening | None = None,
     ) -> None:
         self.config, self.tokenizer, self.vocabulary = config, tokenizer, vocabulary
-        self._model_config, self._encoder, self._layout = model_config, encoder, layout
+        self._model_config, self._encoder, self._kept = model_config, encoder, kept
         self._opening = opening or self._plain_opening
-        default = _OVERLAP if layout is None else _CAUSAL_OVERLAP
+        default = _OVERLAP if kept is None else _CAUSAL_OVERLAP
         overlap = default if config.overlap is None else config.overlap
-        self.cut = Cut(window, overlap, causal=layout is not None)
+        self.cut = Cut(window, overlap, causal=kept is not None)
 
     @property
     def device(self) -> torch.device:
@@ -70,8 +70,12 @@ class Reader:
             tuple(prefix.tolist()),
             str(self._store_dtype(windows=2)).removeprefix("torch."),
             config.compute_dtype,
-            self._layout,
+            self._kept,
         )
+
+    def prefix_ids(self, prefix: str | None = None) -> Tensor:
+        """Token ids in front of every window, for a prefix or that of the settings."""
+        return self._prefixes(None if prefix is None else [prefix], 1)[0]
 
     def check(self, memory: Memory) -> None:
         """Refuses a memory that this model, with these settings, would not have made."""
@@ -79,7 +83,7 @@ class Reader:
             raise UnlimiformerError("the memory was read inside the model's own forward; make one with index()")
         ignored = () if self.config.dtype is not None else ("dtype",)
         changes = self.recipe(torch.tensor(memory.recipe.prefix)).differences(memory.recipe, ignored)
-        if isinstance(self.config.prefix, str) and tuple(self._prefixes(None, 1)[0].tolist()) != memory.recipe.prefix:
+        if isinstance(self.config.prefix, str) and tuple(self.prefix_ids().tolist()) != memory.recipe.prefix:
             changes.append("another prefix")
         if changes:
             raise UnlimiformerError(
@@ -121,7 +125,7 @@ class Reader:
         An interrupted run is taken up where it stopped; `append` puts the text behind that of the memory in the folder.
         `searched` gives the finished states a way of searching them.
         """
-        ids = self._prefixes(None if prefix is None else [prefix], 1)[0]
+        ids = self.prefix_ids(prefix)
         if append:
             earlier = Memory.load(folder, verify=False)
             assert earlier.recipe is not None, "it was kept"

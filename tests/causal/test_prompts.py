@@ -40,6 +40,11 @@ def test_an_instruction_stands_in_the_head(chat):
     assert "w70 w71" in _words(chat, with_it) and with_it.shape[0] == without.shape[0] + 2
 
 
+def test_a_date_in_the_template_does_not_change_with_the_day(chat):
+    chat.chat_template = "{{ strftime_now('w%d') }} " + TEMPLATE
+    assert _words(chat, Prompts(chat).head(None)).startswith("w0 w1 w2")  # w01 is no word of the tokenizer
+
+
 def test_without_a_template_the_prompt_is_plain_text(tokenizer):
     prompts = Prompts(tokenizer)
     assert int(prompts.head(None)[0]) == tokenizer.bos_token_id

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from ..errors import UnsupportedModelError
@@ -44,7 +45,7 @@ ADAPTERS: dict[str, type[Adapter]] = {
 
 def families() -> list[dict[str, str]]:
     """Every known family with its kind and status."""
-    kinds = {"encoder–decoder": ADAPTERS, "decoder-only": DECODERS}
+    kinds: dict[str, Iterable[str]] = {"encoder–decoder": ADAPTERS, "decoder-only": DECODERS}
     return [
         {"family": name, "kind": kind, "status": "supported"} for kind, known in kinds.items() for name in sorted(known)
     ]

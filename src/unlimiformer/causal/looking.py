@@ -19,6 +19,7 @@ from ..memory import Memory
 from .layout import Head, Layout, group_of
 
 _ROWS = 1 << 13  # of a memory, surveyed at once
+_LOGITS = 1 << 26  # numbers that are held at once
 _FAINT = 2.0  # standard deviations above the mean block, below which a score says nothing
 
 
@@ -41,12 +42,21 @@ class Lookout:
         lengths = torch.tensor([block.shape[0] for block in blocks])
         for length in lengths.unique():  # blocks of one length are read together, so that nothing is padded
             mine = (lengths == length).nonzero()[:, 0].tolist()
-            ids = torch.stack([torch.cat((lead, blocks[i], before, question)) for i in mine]).to(self._decoder.device)
-            logits = self._decoder.model(ids, use_cache=False, logits_to_keep=question.shape[0] + 1).logits
-            likely = logits[:, :-1].float().log_softmax(-1)
-            words = question.to(ids.device).expand(len(mine), -1)[..., None]
-            found[mine] = likely.gather(-1, words)[..., 0].sum(-1).cpu()
+            size = self._at_once(question)
+            for some in (mine[i : i + size] for i in range(0, len(mine), size)):
+                found[some] = self._likelihood([blocks[i] for i in some], lead, before, question)
         return found
+
+    def _likelihood(self, blocks: Sequence[Tensor], lead: Tensor, before: Tensor, question: Tensor) -> Tensor:
+        ids = torch.stack([torch.cat((lead, block, before, question)) for block in blocks]).to(self._decoder.device)
+        logits = self._decoder.model(ids, use_cache=False, logits_to_keep=question.shape[0] + 1).logits
+        words = ids[:, -question.shape[0] :]
+        unlikely = torch.nn.functional.cross_entropy(logits[:, :-1].mT.float(), words, reduction="none")
+        return -unlikely.sum(-1).cpu()
+
+    def _at_once(self, question: Tensor) -> int:
+        vocabulary = self._decoder.model.get_input_embeddings().num_embeddings
+        return max(1, _LOGITS // (vocabulary * question.shape[0]))
 
     def _queries(self, lead: Tensor, question: Tensor) -> dict[Head, Tensor]:
         """Queries (T, d) before rotation."""
@@ -82,5 +92,9 @@ class Lookout:
 
 def clear(scores: Tensor) -> Tensor:
     """What stands out of the scores (T, n) of a question's words with n blocks: (n,)."""
-    spread = scores.std(dim=1, keepdim=True).clamp_min(1e-6) if scores.shape[1] > 1 else torch.ones(1)
-    return ((scores - scores.mean(dim=1, keepdim=True)) / spread - _FAINT).clamp_min(0).sum(0)
+    blocks = scores.shape[1]
+    if blocks == 1:
+        return torch.ones(1)
+    farthest = (blocks - 1) / blocks**0.5  # that one of so few can be from their mean
+    spread = scores.std(dim=1, keepdim=True).clamp_min(1e-6)
+    return ((scores - scores.mean(dim=1, keepdim=True)) / spread - min(_FAINT, farthest / 2)).clamp_min(0).sum(0)

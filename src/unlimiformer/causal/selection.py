@@ -60,7 +60,7 @@ class Reread:
         if memory.windows == 1 or length <= self._block:
             return Chosen.everything(memory)
         surveyed = torch.stack(list(self._lookout.survey(memory, self._layout, tail.question).values())).sum(0)
-        best = surveyed.topk(min(_CANDIDATES, surveyed.shape[0])).indices.tolist()
+        best = surveyed.topk(min(max(_CANDIDATES, self._most), surveyed.shape[0])).indices.tolist()
         ids = memory.token_ids.long()
         lead, document = ids[: memory.prefix_tokens], ids[memory.prefix_tokens :]
         spans = [self._span(number, length) for number in best]
@@ -77,7 +77,10 @@ class Reread:
 
 
 class Blocks:
-    """As many blocks as there is room for, by a survey; one choice for all layers, or each layer's own heads choose."""
+    """As many blocks as there is room for, by a survey; one choice for all layers, or each layer's own heads choose.
+
+    A layer that has no heads that choose sees what all others chose.
+    """
 
     def __init__(self, lookout: Lookout, layout: Layout, block: int, top_k: int, by_layer: bool) -> None:
         self._lookout, self._layout, self._block, self._by_layer = lookout, layout, block, by_layer
@@ -91,7 +94,9 @@ class Blocks:
         surveyed = self._lookout.survey(memory, self._layout, tail.question)
         if not self._by_layer:
             return dict.fromkeys(layers, self._best(list(surveyed.values()), length))
-        return {layer: self._best(_of_layer(surveyed, layer), length) for layer in layers}
+        together = self._best(list(surveyed.values()), length)
+        found = {layer: _of_layer(surveyed, layer) for layer in layers}
+        return {layer: self._best(wanted, length) if wanted else together for layer, wanted in found.items()}
 
     def _best(self, surveyed: list[Tensor], length: int) -> Chosen:
         wanted = torch.stack(surveyed).sum(0)

@@ -107,7 +107,7 @@ class TopK:
         kept = self._keep(view, document)
         rows, heads, length, width = query.shape
         flat = query.float().transpose(0, 1).reshape(heads, rows * length, width)
-        at_once = max(1, _SCORES // (heads * document.length))
+        at_once = max(1, _SCORES // (heads * max(document.length, document.top_k * width)))
         made = [self._hits(view, document, kept, part) for part in flat.split(at_once, dim=1)]
         context, log_sum = (torch.cat(parts, dim=1) for parts in zip(*made, strict=True))
         return (

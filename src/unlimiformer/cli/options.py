@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 
 File = Annotated[str, typer.Argument(help="A UTF-8 text file, - for standard input, or a memory made by `index`.")]
 Model = Annotated[str, typer.Option(help="A name from `unlimiformer models`, a folder, or a hub id.")]
-Window = Annotated[int | None, typer.Option(help="Tokens encoded at once; default: the model's limit.")]
-Overlap = Annotated[float | None, typer.Option(help="Share of a window that its neighbours read too; default: 0.5.")]
+Window = Annotated[int | None, typer.Option(help="Tokens read at once; default: the encoder's limit, or 1024.")]
+Overlap = Annotated[
+    float | None,
+    typer.Option(help="Share of a window that its neighbours read too; default: 0.5, or 0.25."),
+]
 Prefix = Annotated[str | None, typer.Option(help="Text in front of every window, such as a question.")]
 Dtype = Annotated[str | None, typer.Option(help="Of the stored states: float32, bfloat16 or int8.")]
 StoreOption = Annotated[
@@ -30,7 +33,7 @@ Recall = Annotated[float, typer.Option(help="Share of the attention that a store
 Device = Annotated[str | None, typer.Option(help="Where the model runs: cpu, cuda, mps.")]
 ComputeDtype = Annotated[str | None, typer.Option(help="Of encoding, if not the model's own: bfloat16.")]
 BatchSize = Annotated[int, typer.Option(help="Windows encoded at once.")]
-TopK = Annotated[int | None, typer.Option(help="Tokens each head attends to; default: the model's window.")]
+TopK = Annotated[int | None, typer.Option(help="Tokens each head attends to (the window), or that are chosen (256).")]
 Selection = Annotated[
     str | None,
     typer.Option(help="What a decoder-only model sees: reread (default), blocks, blocks-by-layer or top-k."),
@@ -48,6 +51,10 @@ def settings(memory: Memory | None = None, **given: Any) -> UnlimiformerConfig:
         for name in ("window", "overlap", "compute_dtype"):
             if given.get(name) is None:
                 given[name] = getattr(memory.recipe, name)
+        if memory.recipe.kept is not None:
+            for name in ("selection", "block"):
+                if given.get(name) is None:
+                    given[name] = getattr(memory.recipe.kept, name)
     if given.get("overlap") is None:
         given.pop("overlap", None)
     return UnlimiformerConfig(**given)
@@ -85,7 +92,7 @@ def load_wrapped(
         from ..loading import load
         from ..model import Unlimiformer
 
-        model, tokenizer = load(name, None if device is None else "auto")
+        model, tokenizer = load(name, device=device)
         if config.dtype is None and model.config.is_encoder_decoder:
             config = replace(config, dtype=encoder_dtype)
         if device is not None:

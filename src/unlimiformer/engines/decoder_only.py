@@ -6,8 +6,10 @@ or, in the paper's way, to every head at every step.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, wraps
 from typing import Any
 
 import torch
@@ -28,14 +30,44 @@ from ..datastore import ExactStore
 from ..encoding import Source
 from ..errors import UnlimiformerError, UnsupportedModelError
 from ..install import refuse_wrapped, replace_method
-from ..memory import Memory
-from ..provenance import Listener
+from ..memory import Kept, Memory
+from ..provenance import Listener, Provenance
 from ..reading import Reader
 from .base import Made
 
 _WINDOW, _TOP_K, _BLOCK, _NEW_TOKENS = 1024, 256, 32, 256
 _HEADS = 8  # that choose
+_PROMPT = ("input_ids", "inputs", "attention_mask")
 _HEAD, _TAIL, _QUESTION = 64, 256, 64  # of a long prompt whose parts nobody told apart
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One document, what it is asked, and who wants to know where the answer came from."""
+
+    memory: Memory
+    tail: Tail
+    listener: Listener | None = None
+
+    @property
+    def head(self) -> Tensor:
+        """Ids of the prompt's head."""
+        return self.memory.token_ids[: self.memory.prefix_tokens].long()
+
+    @property
+    def document(self) -> Tensor:
+        """Ids of the document."""
+        return self.memory.token_ids[self.memory.prefix_tokens :].long()
+
+    def tell(self, chosen: Chosen) -> None:
+        """Passes on what was chosen."""
+        if self.listener is not None:
+            self.listener.hear(self.memory, chosen.tokens + self.memory.prefix_tokens, chosen.weights)
+
+    @property
+    def looked(self) -> Provenance | None:
+        """Where the answer came from."""
+        return None if self.listener is None else self.listener.told(self.memory)
 
 
 class DecoderOnlyEngine:
@@ -92,7 +124,8 @@ class DecoderOnlyEngine:
         """How documents are read."""
         base, config = self._base, self.config
         vocabulary = base.get_input_embeddings().num_embeddings
-        settings = (base.config, self.decoder.backbone, self.window, vocabulary, str(self.layout), self.prompts.head)
+        kept = Kept(self.selection, self.block, str(self.layout))
+        settings = (base.config, self.decoder.backbone, self.window, vocabulary, kept, self.prompts.head)
         return Reader(config, self._tokenizer, *settings)
 
     def encode(self, ids: Tensor, aligned: dict[str, Tensor]) -> Tensor:
@@ -109,84 +142,97 @@ class DecoderOnlyEngine:
         self, memories: list[Memory], prompts: list[str | None], provenance: bool, generation: dict[str, Any]
     ) -> list[Made]:
         """The model's own `generate` on head, what the prompt wants of each document, and tail."""
-        tails = []
-        for prompt in prompts:
+        asked = []
+        for memory, prompt in zip(memories, prompts, strict=True):
             if prompt is None:
                 raise UnlimiformerError(
                     "no prompt was given; expected what the model is to do with the document, such as a question: "
                     "generate(memory, prompt=…)"
                 )
-            tails.append(self.prompts.tail(prompt))
-        listener = Listener() if provenance else None
-        new = self._answer(memories, tails, generation, listener)
-        parts = new.split(new.shape[0] // len(memories))
-        return [
-            (part, listener.told(memory) if listener else None) for part, memory in zip(parts, memories, strict=True)
-        ]
+            asked.append(Asked(memory, self.prompts.tail(prompt), Listener() if provenance else None))
+        new = self._answer(asked, generation)
+        parts = new.split(new.shape[0] // len(asked))
+        return [(part, one.looked) for part, one in zip(parts, asked, strict=True)]
 
     def given_tokens(self, prompt: str | None) -> int:
         """A sequence is the answer alone."""
         del prompt
         return 0
 
-    def _answer(
-        self, memories: list[Memory], tails: list[Tail], generation: dict[str, Any], listener: Listener | None
-    ) -> Tensor:
+    def _answer(self, asked: list[Asked], generation: dict[str, Any]) -> Tensor:
         """New tokens (rows, T)."""
         if self.selection == "reread":
-            return self._reread(memories, tails, generation, listener)
+            return self._reread(asked, generation)
+        self._refuse_without_cache(generation)
         if self.selection == "top-k":
-            if listener is not None:
-                raise UnlimiformerError("provenance was asked for with selection 'top-k'; it is known for blocks only")
-            return self._retrieve(memories, tails, generation)
-        return self._recall(memories, tails, generation, listener)
+            return self._retrieve(asked, generation)
+        return self._recall(asked, generation)
 
-    def _reread(
-        self, memories: list[Memory], tails: list[Tail], generation: dict[str, Any], listener: Listener | None
-    ) -> Tensor:
+    def _reread(self, asked: list[Asked], generation: dict[str, Any]) -> Tensor:
         policy = Reread(self._lookout, self.layout, self.block, self.top_k)
         rows = []
-        for memory, tail in zip(memories, tails, strict=True):
-            chosen = policy.choose(memory, tail)
-            _tell(listener, memory, chosen)
-            head, document = _parts(memory)
-            rows.append(torch.cat((head, document[chosen.tokens], tail.ids)))
+        for one in asked:
+            chosen = policy.choose(one.memory, one.tail)
+            one.tell(chosen)
+            rows.append(torch.cat((one.head, one.document[chosen.tokens], one.tail.ids)))
         ids, mask = _padded(rows, self._padding)
         return self._new_tokens(ids, mask, generation)
 
-    def _recall(
-        self, memories: list[Memory], tails: list[Tail], generation: dict[str, Any], listener: Listener | None
-    ) -> Tensor:
+    def _recall(self, asked: list[Asked], generation: dict[str, Any]) -> Tensor:
         """Blocks as they were read: their keys, rotated to where they stand now, and values fill the model's cache."""
         by_layer = self.selection == "blocks-by-layer"
         policy = Blocks(self._lookout, self.layout, self.block, self.top_k, by_layer)
         layers = range(len(self.decoder.attentions))
-        chosen = [policy.choose(m, tail, layers) for m, tail in zip(memories, tails, strict=True)]
+        chosen = [policy.choose(one.memory, one.tail, layers) for one in asked]
         rows = []
-        for memory, choice in zip(memories, chosen, strict=True):
-            _tell(listener, memory, choice[0])
-            head, document = _parts(memory)
-            rows.append(torch.cat((head, document[choice[0].tokens])))
+        for one, choice in zip(asked, chosen, strict=True):
+            for layer in layers if by_layer else [0]:
+                one.tell(choice[layer])
+            rows.append(torch.cat((one.head, one.document[choice[0].tokens])))
         filled = [
-            [self._placed(memory, choice[layer], layer) for memory, choice in zip(memories, chosen, strict=True)]
+            [self._placed(one.memory, choice[layer], layer) for one, choice in zip(asked, chosen, strict=True)]
             for layer in layers
         ]
-        cache = _cache(self._base.config, filled, generation_rows(generation, self.model.generation_config))
-        return self._new_tokens(*_joined(rows, tails, self._padding), generation, cache)
+        return self._continued(asked, rows, filled, generation)
 
-    def _retrieve(self, memories: list[Memory], tails: list[Tail], generation: dict[str, Any]) -> Tensor:
+    def _retrieve(self, asked: list[Asked], generation: dict[str, Any]) -> Tensor:
         """Every head retrieves at every step; head and tail of the prompt are the model's own, local tokens."""
-        documents = [Document(m, self._positions(m), self.top_k) for m in memories]
-        heads = [_parts(memory)[0] for memory in memories]
-        if any(head.shape[0] == 0 for head in heads):
+        if any(one.listener is not None for one in asked):
+            raise UnlimiformerError("provenance was asked for with selection 'top-k'; it is known for blocks only")
+        if any(one.memory.prefix_tokens == 0 for one in asked):
             raise UnlimiformerError("selection 'top-k' needs a head of the prompt; give a tokenizer or a prefix")
-        filled = [self._head_cache(head, document.gap) for head, document in zip(heads, documents, strict=True)]
+        documents = [Document(one.memory, self._positions(one.memory), self.top_k) for one in asked]
+        filled = [self._head_cache(one.head, doc.gap) for one, doc in zip(asked, documents, strict=True)]
         by_layer = [list(rows) for rows in zip(*filled, strict=True)]
-        cache = _cache(self._base.config, by_layer, generation_rows(generation, self.model.generation_config))
         layers = self.config.layers or range(len(self.decoder.attentions))
-        work = TopK(self.decoder, self.layout, documents, layers, self.config.heads)
-        with work.at_work():
-            return self._new_tokens(*_joined(heads, tails, self._padding), generation, cache)
+        with TopK(self.decoder, self.layout, documents, layers, self.config.heads).at_work():
+            return self._continued(asked, [one.head for one in asked], by_layer, generation)
+
+    def _continued(
+        self,
+        asked: list[Asked],
+        cached: list[Tensor],
+        filled: list[list[tuple[Tensor, Tensor]]],
+        generation: dict[str, Any],
+    ) -> Tensor:
+        """New tokens behind what a cache is filled with: ids of each row, keys and values of each layer and row."""
+        rows = max(self._setting(generation, name, 1) for name in ("num_beams", "num_return_sequences"))
+        cache = _cache(self._base.config, filled, rows)
+        ids, mask = _joined(cached, [one.tail for one in asked], self._padding)
+        return self._new_tokens(ids, mask, generation, cache)
+
+    def _setting(self, generation: dict[str, Any], name: str, default: Any) -> Any:
+        """What `generate` will go by: its argument, that of the configuration it is given, or the model's own."""
+        places = (generation.get("generation_config"), self.model.generation_config)
+        values = (generation.get(name), *(getattr(place, name, None) for place in places))
+        return next((value for value in values if value is not None), default)
+
+    def _refuse_without_cache(self, generation: dict[str, Any]) -> None:
+        if not self._setting(generation, "use_cache", True):
+            raise UnlimiformerError(
+                f"use_cache is off with selection {self.selection!r}, in which the document is in the cache; "
+                "expected it on, or selection 'reread'"
+            )
 
     def _head_cache(self, head: Tensor, gap: int) -> list[tuple[Tensor, Tensor]]:
         """Keys and values (G, n, d) of each layer for the head of a prompt, moved back by `gap`."""
@@ -226,9 +272,11 @@ class DecoderOnlyEngine:
         return 0
 
     def _new_tokens(self, ids: Tensor, mask: Tensor, generation: dict[str, Any], cache: Any = None) -> Tensor:
-        given = {"pad_token_id": self._padding, **generation}
-        if not {"max_new_tokens", "max_length", "generation_config", "stopping_criteria"} & set(given):
+        given = dict(generation)
+        if not {"max_new_tokens", "max_length", "generation_config"} & set(given):
             given["max_new_tokens"] = _NEW_TOKENS
+        if self._setting(generation, "pad_token_id", None) is None:
+            given["pad_token_id"] = self._padding
         if cache is not None:
             given["past_key_values"] = cache
         device = self.decoder.device
@@ -238,34 +286,42 @@ class DecoderOnlyEngine:
 
     def _long_generate(self, original: Callable) -> Callable:
         """Takes prompts longer than the model's limit: their middle is the document."""
+        signature = inspect.signature(original)
 
-        def generate(inputs: Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
-            ids = kwargs.get("input_ids", inputs)
-            if ids is None or args or ids.shape[1] <= self.decoder.limit:
-                return original(inputs, *args, **kwargs)
-            kwargs.pop("input_ids", None)
-            mask = kwargs.pop("attention_mask", None)
-            return self._generate_from(ids, mask, kwargs)
+        @wraps(original)
+        def generate(*args: Any, **kwargs: Any) -> Any:
+            given = signature.bind(*args, **kwargs).arguments
+            given |= given.pop("kwargs", {})
+            ids = given.get("input_ids", given.get("inputs"))
+            if not isinstance(ids, Tensor) or ids.ndim != 2 or ids.shape[1] <= self.decoder.limit:
+                return original(*args, **kwargs)
+            others = {name: value for name, value in given.items() if name not in _PROMPT}
+            return self._generate_from(ids, given.get("attention_mask"), others)
 
         return generate
 
     @torch.no_grad()
     def _generate_from(self, ids: Tensor, mask: Tensor | None, generation: dict[str, Any]) -> Tensor:
+        """Prompts (B, S) and what follows them."""
+        if generation.get("return_dict_in_generate"):
+            raise UnlimiformerError(
+                "return_dict_in_generate was asked for with a prompt longer than the model's limit of "
+                f"{self.decoder.limit} tokens, whose scores are those of another prompt: leave it out"
+            )
+        for name in ("max_length", "min_length"):  # they count the prompt, of which the model will see a part
+            if (wanted := generation.pop(name, None)) is not None:
+                generation[name.replace("length", "new_tokens")] = max(1, wanted - ids.shape[1])
         visible = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
-        rows = [row[keep].cpu() for row, keep in zip(ids, visible, strict=True)]
-        ends = [min(_TAIL, row.shape[0] // 4) for row in rows]
-        heads = [min(_HEAD, row.shape[0] // 4, self.window // 4) for row in rows]
-        device = self.decoder.device
-        sources = [
-            Source(row[head : row.shape[0] - end].to(device), row[:head].to(device), {})
-            for row, head, end in zip(rows, heads, ends, strict=True)
-        ]
+        device, sources, tails = self.decoder.device, [], []
+        for row, keep in zip(ids, visible, strict=True):
+            tokens = row[keep].cpu()
+            length = tokens.shape[0]
+            head, end = min(_HEAD, length // 4, self.window // 4), length - min(_TAIL, length // 4)
+            sources.append(Source(tokens[head:end].to(device), tokens[:head].to(device), {}))
+            question = max(end, length - _QUESTION)
+            tails.append(Tail(tokens[end:], tokens[question:], tokens[end:question]))
         memories = self.reader.read_sources(sources, self.encode)
-        tails = []
-        for row, end in zip(rows, ends, strict=True):
-            tail, question = row[row.shape[0] - end :], row[-min(_QUESTION, end) :]
-            tails.append(Tail(tail, question, tail[: end - question.shape[0]]))
-        new = self._answer(memories, tails, generation, None)
+        new = self._answer([Asked(m, tail) for m, tail in zip(memories, tails, strict=True)], generation)
         return torch.cat((ids.repeat_interleave(new.shape[0] // ids.shape[0], dim=0), new), dim=1)
 
     def _check(self, model: Any) -> None:
@@ -295,26 +351,12 @@ class DecoderOnlyEngine:
             chosen = getattr(config, setting)
             if chosen is not None and (not chosen or max(chosen) >= limit):
                 raise UnlimiformerError(f"{setting} is {list(chosen)}; the model has {limit}, counted from 0")
+        if self.top_k > self.decoder.limit:
+            raise UnlimiformerError(
+                f"top_k is {self.top_k}; {name} reads at most {self.decoder.limit} tokens: give less than that"
+            )
         if self.top_k < self.block and self.selection != "top-k":
             raise UnlimiformerError(f"top_k is {self.top_k} and a block has {self.block} tokens; expected at least one")
-
-
-def generation_rows(generation: dict[str, Any], default: Any) -> int:
-    """How many sequences `generate` follows for one input."""
-    config = generation.get("generation_config") or default
-    names = ("num_beams", "num_return_sequences")
-    return max(generation.get(name) or getattr(config, name, None) or 1 for name in names)
-
-
-def _parts(memory: Memory) -> tuple[Tensor, Tensor]:
-    """Ids of the prompt's head and of the document."""
-    ids = memory.token_ids.long()
-    return ids[: memory.prefix_tokens], ids[memory.prefix_tokens :]
-
-
-def _tell(listener: Listener | None, memory: Memory, chosen: Chosen) -> None:
-    if listener is not None:
-        listener.hear(memory, chosen.tokens + memory.prefix_tokens, chosen.weights)
 
 
 def _padded(rows: Sequence[Tensor], padding: int) -> tuple[Tensor, Tensor]:
