@@ -59,15 +59,23 @@ def test_imports_point_down():
     assert not wrong
 
 
-def test_only_install_assigns_forward():
+def _replaces_methods(node: ast.AST) -> bool:
+    if isinstance(node, ast.Assign):
+        targets = [target for target in node.targets if isinstance(target, ast.Attribute)]
+        return any(target.attr in ("forward", "generate") for target in targets)
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "setattr"
+
+
+def test_only_install_replaces_methods():
     guilty = {
         path.name
         for path in PACKAGE.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Assign)
-        and any(isinstance(target, ast.Attribute) and target.attr == "forward" for target in node.targets)
+        if _replaces_methods(node)
     }
-    assert guilty == {"install.py", "decode.py"}, "decode.py measures other orders of computing, inside the wrapper"
+    assert guilty == {"install.py", "decode.py", "smollm2.py"}, (
+        "decode.py measures other orders of computing, inside the wrapper; smollm2.py forgets a quantisation"
+    )
 
 
 def test_importing_the_package_and_asking_for_help_is_light():

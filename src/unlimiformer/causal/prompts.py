@@ -6,7 +6,6 @@ A chat template, if the tokenizer has one, is rendered around marks and cut at t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import date
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from ..tokenizing import opening_ids
 _DOCUMENT, _QUESTION = "⟦the document⟧", "⟦the question⟧"
 _CHAT = f"Text:\n{_DOCUMENT}\n\nQuestion: {_QUESTION}"
 _PLAIN = f"{_CHAT}\nAnswer:"
-_DAY = date(2024, 1, 1)
+_SAME_DAY = "{%- macro strftime_now(form) -%}1 January 2024{%- endmacro -%}"  # heads of memories must not change
 
 
 @dataclass(frozen=True)
@@ -63,8 +62,10 @@ class Prompts:
         form = form if instruction is None else f"{instruction}\n\n{form}"
         if self._chats:
             messages = [{"role": "user", "content": form}]
-            same_day = {"strftime_now": _DAY.strftime}  # a memory must not change with the day it is asked on
-            form = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **same_day)
+            template = _SAME_DAY + self._tokenizer.get_chat_template()
+            form = self._tokenizer.apply_chat_template(
+                messages, chat_template=template, tokenize=False, add_generation_prompt=True
+            )
         before, found, after = form.partition(_DOCUMENT)
         if not found or _QUESTION not in after:
             raise UnlimiformerError(
