@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .encoding import Progress
+from .engines import DecoderOnlyEngine
 from .model import Output, Unlimiformer
 from .pictures import pyplot
 from .provenance import Passage
@@ -31,6 +32,22 @@ class Answer:
     encode_seconds: float
     answer_seconds: float
     output: Output
+
+    @classmethod
+    def of(
+        cls,
+        question: str,
+        truncated: str,
+        output: Output,
+        passages: list[Passage],
+        window: int,
+        encode_seconds: float,
+        answer_seconds: float,
+    ) -> Answer:
+        """From an output and what is known beside it."""
+        tokens, size = len(output.memory), output.memory.nbytes
+        figures = (window, tokens, size, encode_seconds, answer_seconds)
+        return cls(question, truncated.strip(), output.text.strip(), passages, *figures, output)
 
     def figures(self) -> dict[str, Any]:
         """All but the tensors."""
@@ -72,8 +89,14 @@ def ask(
     form: str = "{question}",
     progress: Progress | None = None,
 ) -> Iterator[Answer]:
-    """Asks each question twice: of the text's first window, and of all of it, with the question before every window."""
+    """Asks each question twice: of as much of the text as the plain model sees, and of all of it.
+
+    An encoder–decoder reads the text with the question before every window, a decoder-only model once for all.
+    """
     settings: dict[str, Any] = {"max_new_tokens": 24, "do_sample": False, "num_beams": 1}
+    if isinstance(wrapped.engine, DecoderOnlyEngine):
+        yield from _ask_decoder(wrapped, wrapped.engine, text, questions, settings, progress)
+        return
     for question in questions:
         prefix = form.format(question=question)
         truncated = _truncated(wrapped, prefix + text, settings)
@@ -81,20 +104,30 @@ def ask(
         memory = wrapped.index(text, prefix=prefix, progress=progress)
         encoded = time.perf_counter()
         output = wrapped.generate(memory, provenance=True, **settings)
-        answered = time.perf_counter()
+        seconds = (encoded - started, time.perf_counter() - encoded)
         passages = output.provenance.passages(count=2, tokens=40)
-        yield Answer(
-            question,
-            truncated,
-            output.text,
-            passages,
-            wrapped.window,
-            len(memory),
-            memory.nbytes,
-            encoded - started,
-            answered - encoded,
-            output,
-        )
+        yield Answer.of(question, truncated, output, passages, wrapped.window, *seconds)
+
+
+def _ask_decoder(
+    wrapped: Unlimiformer,
+    engine: DecoderOnlyEngine,
+    text: str,
+    questions: Sequence[str],
+    settings: dict[str, Any],
+    progress: Progress | None,
+) -> Iterator[Answer]:
+    plain = engine.truncated(text)
+    started = time.perf_counter()
+    memory = wrapped.index(text, progress=progress)
+    reading = time.perf_counter() - started
+    for question in questions:
+        truncated = plain.ask(question, **settings)
+        started = time.perf_counter()
+        output = wrapped.generate(memory, prompt=question, provenance=True, **settings)
+        seconds = (reading, time.perf_counter() - started)
+        passages = output.provenance.passages(count=1, tokens=60)
+        yield Answer.of(question, truncated, output, passages, engine.decoder.limit, *seconds)
 
 
 def _truncated(wrapped: Unlimiformer, text: str, settings: dict[str, Any]) -> str:

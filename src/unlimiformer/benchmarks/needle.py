@@ -7,7 +7,6 @@ wordings than those that are reported.
 
 from __future__ import annotations
 
-import copy
 import random
 import re
 import threading
@@ -20,7 +19,6 @@ from typing import Any
 
 import psutil
 import torch
-from transformers import DynamicCache
 
 from ..engines import DecoderOnlyEngine
 from ..errors import UnlimiformerError
@@ -181,8 +179,7 @@ _SURNAMES = [
     "Virtanen",
 ]
 _MOST_DEPTHS = min(len(_PLACES), len(_NAMES), len(_SURNAMES))
-_ANSWER_TOKENS = 24
-_TAIL = 100  # tokens that a question and what surrounds it may have
+_ANSWER: dict[str, Any] = {"max_new_tokens": 24, "do_sample": False}
 _PLAIN_PROMPT = 2000
 
 
@@ -246,29 +243,6 @@ def planted(text: str, facts: Sequence[Needle], tokens: int, tokenizer: Any, see
     return "\n".join(lines)
 
 
-class Plain:
-    """The truncated plain model. The document is read once, and its cache copied for every question."""
-
-    def __init__(self, wrapped: Unlimiformer, text: str) -> None:
-        assert isinstance(wrapped.engine, DecoderOnlyEngine)
-        self._wrapped, self._prompts = wrapped, wrapped.engine.prompts
-        room = wrapped.engine.decoder.limit - _TAIL - _ANSWER_TOKENS
-        head = self._prompts.head(None)
-        ids = wrapped.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-        self._ids = torch.cat((head, torch.tensor(ids)[: room - head.shape[0]]))
-        self._cache = DynamicCache()
-        with torch.no_grad():
-            wrapped.model.base_model(self._ids[None].to(wrapped.model.device), past_key_values=self._cache)
-
-    def ask(self, question: str) -> str:
-        """Its answer."""
-        tail = self._prompts.tail(question)
-        ids = torch.cat((self._ids, tail.ids))[None].to(self._wrapped.model.device)
-        settings = {"max_new_tokens": _ANSWER_TOKENS, "do_sample": False, "attention_mask": torch.ones_like(ids)}
-        made = self._wrapped.model.generate(ids, past_key_values=copy.deepcopy(self._cache), **settings)
-        return self._wrapped.tokenizer.decode(made[0, ids.shape[1] :], skip_special_tokens=True)
-
-
 def run(
     wrapped: Unlimiformer,
     text: str,
@@ -279,13 +253,14 @@ def run(
     say: Callable[[str], None] = lambda line: None,
 ) -> Iterator[Row]:
     """Asks every question of one document of each length, and yields the rows as they come."""
+    assert isinstance(wrapped.engine, DecoderOnlyEngine)
     for tokens in lengths:
         facts = needles(depths, which)
         written = planted(text, facts, tokens, wrapped.tokenizer)
         say(f"{tokens:,} tokens: reading")
         methods: dict[str, Callable[[str], str]] = {"ours": partial(_ours, wrapped, wrapped.index(written))}
         if plain:
-            methods["truncated"] = Plain(wrapped, written).ask
+            methods["truncated"] = partial(wrapped.engine.truncated(written).ask, **_ANSWER)
         for number, fact in enumerate(facts):
             say(f"{tokens:,} tokens: question {number + 1} of {len(facts)}")
             for method, ask in methods.items():
@@ -295,7 +270,7 @@ def run(
 
 
 def _ours(wrapped: Unlimiformer, memory: Memory, question: str) -> str:
-    return wrapped.generate(memory, prompt=question, max_new_tokens=_ANSWER_TOKENS, do_sample=False).text
+    return wrapped.generate(memory, prompt=question, **_ANSWER).text
 
 
 def speed(wrapped: Unlimiformer, text: str, tokens: int, new_tokens: int = 24, repeats: int = 3) -> dict[str, float]:

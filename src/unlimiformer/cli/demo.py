@@ -12,14 +12,15 @@ from ..catalogue.entries import MODELS
 from .console import messages, peak_memory, progress_bar, quiet_libraries, size
 from .options import fetch
 
-MODEL, TEXT, TOP_K = "flan-t5-small", "shakespeare/hamlet", 8
+MODEL, TEXT = "flan-t5-small", "shakespeare/hamlet"
+TOP_K = {"flan-t5-small": 8}  # others have defaults that serve
 
 
 def command(
     model: Annotated[str, typer.Option(help="A name from `unlimiformer models`, a folder, or a hub id.")] = MODEL,
     text: Annotated[str, typer.Option(help="A name from `unlimiformer texts`, a file, or -.")] = TEXT,
     question: Annotated[list[str] | None, typer.Option(help="What to ask; can be given several times.")] = None,
-    top_k: Annotated[int, typer.Option(help="Tokens each head attends to.")] = TOP_K,
+    top_k: Annotated[int | None, typer.Option(help="Tokens each head attends to, or that are chosen.")] = None,
     picture: Annotated[Path | None, typer.Option(help="Draw where the model looked, as a PNG.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print an array of answers.")] = False,
 ) -> None:
@@ -33,7 +34,7 @@ def command(
         from .. import demo
         from ..model import Unlimiformer
 
-        wrapped = Unlimiformer.from_pretrained(model, top_k=top_k)
+        wrapped = Unlimiformer.from_pretrained(model, top_k=TOP_K.get(model) if top_k is None else top_k)
     if question:
         questions = question
     else:

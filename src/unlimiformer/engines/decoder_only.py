@@ -24,6 +24,7 @@ from ..causal.positions import POSITIONS, Positions
 from ..causal.prompts import Prompts, Tail
 from ..causal.selection import Blocks, Chosen, Reread
 from ..causal.top_k import Document, TopK
+from ..causal.truncated import Truncated
 from ..chunking import Cut
 from ..config import UnlimiformerConfig
 from ..datastore import ExactStore
@@ -153,6 +154,10 @@ class DecoderOnlyEngine:
         new = self._answer(asked, generation)
         parts = new.split(new.shape[0] // len(asked))
         return [(part, one.looked) for part, one in zip(parts, asked, strict=True)]
+
+    def truncated(self, text: str) -> Truncated:
+        """The plain model over as much of a text as its window holds."""
+        return Truncated(self.decoder, self.prompts, self._tokenizer, text)
 
     def given_tokens(self, prompt: str | None) -> int:
         """A sequence is the answer alone."""
