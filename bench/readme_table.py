@@ -1,14 +1,13 @@
-"""Puts the rows of results/decode.json into the README's table: `python bench/readme_table.py`."""
+"""Puts the rows of kept results into the README's tables: `python bench/readme_table.py`."""
 
 import json
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-BLOCK = re.compile(r"<!-- table: bench/results/decode.json -->\n.*?(?=\n```bash)", re.S)
 
 
-def table() -> str:
+def decoding() -> str:
     """Methods down, lengths across; each cell has milliseconds and the ratio to the truncated model."""
     rows = json.loads((ROOT / "bench/results/decode.json").read_text())["rows"]
     lengths = sorted({row["tokens"] for row in rows})
@@ -24,6 +23,21 @@ def table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def needles() -> str:
+    """Methods down, lengths across; each cell has the share of right answers."""
+    shares = json.loads((ROOT / "bench/results/needle.json").read_text())["accuracy"]
+    lengths = sorted({row["tokens"] for row in shares})
+    lines = ["| right answers | " + " | ".join(f"{n:,} tokens" for n in lengths) + " |"]
+    lines.append("|" + "---|" * (1 + len(lengths)))
+    for method, name in (("truncated", "plain model, truncated to its 8,192"), ("ours", "**ours**")):
+        found = {row["tokens"]: row["accuracy"] for row in shares if row["method"] == method}
+        lines.append(f"| {name} | " + " | ".join(f"{found[n]:.0%}" for n in lengths) + " |")
+    return "\n".join(lines) + "\n"
+
+
+TABLES = {"bench/results/decode.json": decoding, "bench/results/needle.json": needles}
+
+
 def _cell(row: dict | None) -> str:
     if row is None:
         return "–"
@@ -34,8 +48,11 @@ def _cell(row: dict | None) -> str:
 def main() -> None:
     """Rewrites the README."""
     readme = ROOT / "README.md"
-    block = f"<!-- table: bench/results/decode.json -->\n{table()}"
-    readme.write_text(BLOCK.sub(lambda _: block, readme.read_text()))
+    text = readme.read_text()
+    for source, table in TABLES.items():
+        block = re.compile(rf"(<!-- table: {source} -->\n)(\|.*\n)*")
+        text = block.sub(lambda found, table=table: found[1] + table(), text)
+    readme.write_text(text)
 
 
 if __name__ == "__main__":
