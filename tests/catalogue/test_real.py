@@ -52,6 +52,24 @@ def test_smollm2_is_an_ordinary_folder():
     assert "Paris" in tokenizer.decode(made[0])
 
 
+def test_smollm2_finds_a_fact_among_rivals():
+    catalogue.get_model("smollm2-135m-instruct")
+    lines = catalogue.get_text("shakespeare/macbeth").read_text()[20_000:28_000].split("\n")
+    codes = {"Riga": 56930, "Porto": 38631, "Oslo": 76150, "Madrid": 22429, "Geneva": 28254, "Turin": 91050}
+    for number, (place, code) in enumerate(codes.items()):
+        lines.insert(len(lines) * (2 * number + 1) // 12, f"The code of the vault in {place} is {code}.")
+    text = "\n".join(lines)
+    with Unlimiformer.from_pretrained("smollm2-135m-instruct") as u:
+        memory = u.index(text)
+        assert memory.windows > 2
+        for place in ("Porto", "Turin"):
+            question = f"What is the code of the vault in {place}?"
+            out = u.generate(memory, prompt=question, max_new_tokens=16, do_sample=False, provenance=True)
+            passage = out.provenance.passages(1, tokens=56)[0]
+            assert f"vault in {place}" in text[passage.start : passage.end]
+            assert str(codes[place]) in out.text
+
+
 def test_the_spacy_pipeline_is_whole():
     path = catalogue.get_model("en-core-web-sm")
     assert {"config.cfg", "meta.json", "tokenizer"} <= {p.name for p in path.iterdir()}
