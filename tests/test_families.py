@@ -37,7 +37,8 @@ def _logits(model, ids, **kwargs):
 
 
 def test_every_listed_family_is_tested_here():
-    assert [row["family"] for row in families() if row["status"] == "supported"] == sorted(ADAPTERS)
+    listed = [row["family"] for row in families() if row["kind"] == "encoder–decoder"]
+    assert listed == sorted(ADAPTERS)
     assert sorted(BUILDERS) == sorted(ADAPTERS)
     assert len(BUILDERS) == 25
     for family in BUILDERS:

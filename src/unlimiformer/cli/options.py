@@ -92,11 +92,12 @@ def load_wrapped(
         from ..loading import load
         from ..model import Unlimiformer
 
+        wanted = None if device is None else _device(device)
         model, tokenizer = load(name, device=device)
         if config.dtype is None and model.config.is_encoder_decoder:
             config = replace(config, dtype=encoder_dtype)
-        if device is not None:
-            model.to(_device(device))
+        if wanted is not None:
+            model.to(wanted)
         return Unlimiformer(model, tokenizer, config)
 
 
