@@ -20,7 +20,7 @@ class UnlimiformerConfig:
     """How a long input is read, kept and searched.
 
     top_k: tokens that each head attends to at each step; None: the model's window. Of a decoder-only model: tokens of
-        the document that are chosen, at most, without the margin of a block; None: 256.
+        the document that are chosen, at most, without what completes their sentences; None: 256.
     layers: decoder layers that retrieve; None: all. The others attend to the first window, like the truncated model.
         Of a decoder-only model with selection "top-k": the others see head and tail of the prompt only.
     heads: heads that retrieve in those layers; None: all. The others attend to the first window. With a selection of

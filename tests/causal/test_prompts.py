@@ -61,3 +61,16 @@ def test_a_template_that_loses_the_message_is_refused(chat):
 def test_an_empty_question_is_refused(tokenizer, question):
     with pytest.raises(UnlimiformerError, match="empty"):
         Prompts(tokenizer).tail(question)
+
+
+def test_sentences_end_at_full_stops_and_lines():
+    class Words:
+        chat_template = None
+        texts = ("a", " b.", "\n", " c?", ",\n\n", " 3.5")
+
+        def decode(self, ids):
+            return self.texts[ids[0]]
+
+    prompts = Prompts(Words())
+    assert [prompts.ends_sentence(token) for token in range(6)] == [False, True, True, True, True, False]
+    assert not Prompts(None).ends_sentence(2)

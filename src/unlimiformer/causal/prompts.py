@@ -34,6 +34,7 @@ class Prompts:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
+        self._ends: dict[int, bool] = {}
 
     def head(self, instruction: str | None) -> Tensor:
         """Token ids before the document."""
@@ -52,6 +53,15 @@ class Prompts:
         before = after.partition(_QUESTION)[0].rstrip(" ")  # a word's space belongs to its token
         whole = self._ids(after.replace(_QUESTION, question))
         return Tail(whole, self._ids(f" {question}"), self._ids(before))
+
+    def ends_sentence(self, token: int) -> bool:
+        """Whether a token closes a sentence or a line; nobody knows without a tokenizer."""
+        if self._tokenizer is None:
+            return False
+        if token not in self._ends:
+            text = self._tokenizer.decode([token])
+            self._ends[token] = "\n" in text or text.rstrip().endswith((".", "!", "?", "。", "！", "？"))
+        return self._ends[token]
 
     @property
     def _chats(self) -> bool:

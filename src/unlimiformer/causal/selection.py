@@ -15,7 +15,7 @@ from torch import Tensor
 from ..memory import Memory
 from .layout import Head, Layout
 from .looking import Lookout
-from .prompts import Tail
+from .prompts import Prompts, Tail
 
 _CANDIDATES = 12  # blocks that are looked at closely
 _NEARLY = 1.0  # how much less likely than the best block (in logarithms) one may make the question that is read with it
@@ -50,9 +50,9 @@ class Reread:
     As many as are nearly as good as the best, so that a fact is read alone and a wide question gets its share.
     """
 
-    def __init__(self, lookout: Lookout, layout: Layout, block: int, top_k: int) -> None:
-        self._lookout, self._layout, self._block = lookout, layout, block
-        self._most, self._margin = max(1, top_k // block), 3 * block // 8
+    def __init__(self, lookout: Lookout, layout: Layout, block: int, top_k: int, prompts: Prompts) -> None:
+        self._lookout, self._layout, self._block, self._prompts = lookout, layout, block, prompts
+        self._most = max(1, top_k // block)
 
     def choose(self, memory: Memory, tail: Tail) -> Chosen:
         """The tokens that this question is answered from."""
@@ -63,17 +63,22 @@ class Reread:
         best = surveyed.topk(min(max(_CANDIDATES, self._most), surveyed.shape[0])).indices.tolist()
         ids = memory.token_ids.long()
         lead, document = ids[: memory.prefix_tokens], ids[memory.prefix_tokens :]
-        spans = [self._span(number, length) for number in best]
+        spans = [self._span(number, document) for number in best]
         likely = self._lookout.look_closer(lead, [document[a:b] for a, b in spans], tail.before, tail.question)
         order = likely.argsort(descending=True)[: self._most].tolist()
         shares = (likely - likely.max()).exp()
         kept = {spans[i]: float(shares[i]) for i in order if likely[i] >= likely.max() - _NEARLY}
         return Chosen.spans(kept, length)
 
-    def _span(self, number: int, length: int) -> tuple[int, int]:
-        """A block's tokens with a margin: what it is about may begin before it."""
-        start, stop = number * self._block, (number + 1) * self._block
-        return max(0, start - self._margin), min(length, stop + self._margin)
+    def _span(self, number: int, document: Tensor) -> tuple[int, int]:
+        """A block's tokens, and those around it that complete its first and last sentence, or as many as it has."""
+        start, stop = number * self._block, min(document.shape[0], (number + 1) * self._block)
+        first, last = max(0, start - self._block), min(document.shape[0], stop + self._block)
+        while start > first and not self._prompts.ends_sentence(int(document[start - 1])):
+            start -= 1
+        while stop < last and not self._prompts.ends_sentence(int(document[stop - 1])):
+            stop += 1
+        return start, stop
 
 
 class Blocks:

@@ -174,7 +174,7 @@ class DecoderOnlyEngine:
         return self._recall(asked, generation)
 
     def _reread(self, asked: list[Asked], generation: dict[str, Any]) -> Tensor:
-        policy = Reread(self._lookout, self.layout, self.block, self.top_k)
+        policy = Reread(self._lookout, self.layout, self.block, self.top_k, self.prompts)
         rows = []
         for one in asked:
             chosen = policy.choose(one.memory, one.tail)
