@@ -43,7 +43,7 @@ def main(tokens: int = 8000, depths: int = 6) -> None:
                 u.generate(memories[layout], prompt=fact.question, max_new_tokens=24, do_sample=False).text
                 for fact in facts
             ]
-            right = sum(fact.answer.lower() in answer.lower() for fact, answer in zip(facts, answers, strict=True))
+            right = sum(fact.answered_by(answer) for fact, answer in zip(facts, answers, strict=True))
             row = {"selection": selection, "positions": positions, "top_k": u.top_k, "right": right, "of": len(facts)}
             row |= {"bytes_a_token": memories[layout].nbytes / len(memories[layout]), "example": answers[0][:80]}
             rows.append(row)

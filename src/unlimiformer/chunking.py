@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .errors import UnlimiformerError
 
@@ -24,6 +24,14 @@ class Cut:
     window: int
     overlap: float
     causal: bool = False
+
+    def behind(self, prefix: int) -> Cut:
+        """What is left of every window for a text, behind a prefix of so many tokens."""
+        return replace(self, window=self.window - prefix)
+
+    def windows(self, length: int) -> list[Window]:
+        """The windows of a text of so many tokens."""
+        return plan_windows(length, self.window, self.overlap, self.causal)
 
 
 def plan_windows(length: int, window: int, overlap: float = 0.5, causal: bool = False) -> list[Window]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .chunking import Cut, Window, plan_windows
+from .chunking import Cut, Window
 from .errors import UnlimiformerError
 
 Encode = Callable[[Tensor, dict[str, Tensor]], Tensor]
@@ -46,13 +46,13 @@ class Piece:
 
 def plan(source: Source, cut: Cut) -> list[Window]:
     """The windows of a source's text, which share the model's window with the prefix."""
-    room = cut.window - source.prefix.shape[0]
-    if room < 1:
+    room = cut.behind(source.prefix.shape[0])
+    if room.window < 1:
         raise UnlimiformerError(
             f"the prefix has {source.prefix.shape[0]} tokens and the window {cut.window}; expected room for the text: "
             "shorten the prefix or give a larger window"
         )
-    return plan_windows(source.ids.shape[0], room, cut.overlap, cut.causal)
+    return room.windows(source.ids.shape[0])
 
 
 def encode_windows(

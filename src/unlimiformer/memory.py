@@ -100,6 +100,21 @@ class Memory:
         return self.store.rows
 
     @property
+    def prefix_ids(self) -> Tensor:
+        """Token ids in front of the text, as indices."""
+        return self.token_ids[: self.prefix_tokens].long()
+
+    @property
+    def text_ids(self) -> Tensor:
+        """Token ids of the text, as indices."""
+        return self.token_ids[self.prefix_tokens :].long()
+
+    @property
+    def text_tokens(self) -> int:
+        """How many tokens the text has, without its prefix."""
+        return len(self) - self.prefix_tokens
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the states and of what finds them."""
         return self.store.nbytes

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from .benchmarks.clock import ms_per_token
-from .chunking import plan_windows
 from .datastore import DTYPES, ExactStore
 from .engines import DecoderOnlyEngine, EncoderDecoderEngine
 from .memory import Memory
@@ -66,8 +65,7 @@ def make_plan(wrapped: Unlimiformer, pieces: Iterable[str]) -> Plan:
         if opening.shape[0] < wanted:
             opening = torch.cat((opening, part.ids))
     cut = wrapped.engine.reader.cut
-    room = cut.window - wrapped.engine.reader.prefix_ids().shape[0]
-    windows = len(plan_windows(counted, room, cut.overlap, cut.causal))
+    windows = len(cut.behind(wrapped.engine.reader.prefix_ids().shape[0]).windows(counted))
     per_window, states = _encoding(wrapped, opening, windows)
     stores = []
     for name, dtype in DTYPES.items():

@@ -22,22 +22,23 @@ def run(*arguments: str, stdin: bytes | None = None, code: int = 0, **environmen
     return done
 
 
+def _saved(tmp_path_factory, model, tokenizer) -> str:
+    path = tmp_path_factory.mktemp("models")
+    model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return str(path)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, tokenizer):
     """A saved model with its tokenizer."""
-    path = tmp_path_factory.mktemp("models") / "tiny-t5"
-    make("t5").save_pretrained(path)
-    tokenizer.save_pretrained(path)
-    return str(path)
+    return _saved(tmp_path_factory, make("t5"), tokenizer)
 
 
 @pytest.fixture(scope="module")
 def decoder_folder(tmp_path_factory, tokenizer):
     """A saved decoder-only model with its tokenizer."""
-    path = tmp_path_factory.mktemp("models") / "tiny-llama"
-    tiny_decoder("llama").save_pretrained(path)
-    tokenizer.save_pretrained(path)
-    return str(path)
+    return _saved(tmp_path_factory, tiny_decoder("llama"), tokenizer)
 
 
 @pytest.fixture

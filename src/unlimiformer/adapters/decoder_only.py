@@ -68,8 +68,12 @@ class SelfAttention:
     def rotation(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Cosines and sines (n, r) of positions (n,), in float32."""
         anything = torch.zeros(1, device=positions.device)
-        cos, sin = self._rotary(anything, positions[None])
+        cos, sin = self._rotary(anything, positions[None], *self._kind())
         return cos[0].float(), sin[0].float()
+
+    def _kind(self) -> tuple[str, ...]:
+        """What the model's positions ask beside the positions."""
+        return ()
 
     def rotate(self, states: Tensor, positions: Tensor) -> Tensor:
         """Queries or keys (..., n, d) as they are at positions (n,)."""
@@ -88,11 +92,8 @@ class SelfAttention:
 class GemmaThreeAttention(SelfAttention):
     """Two kinds of layers, each with positions of its own."""
 
-    def rotation(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Those of the layer's kind."""
-        kind = self.config.layer_types[self.layer]
-        cos, sin = self._rotary(torch.zeros(1, device=positions.device), positions[None], kind)
-        return cos[0].float(), sin[0].float()
+    def _kind(self) -> tuple[str, ...]:
+        return (self.config.layer_types[self.layer],)
 
 
 class FalconAttention(SelfAttention):
@@ -147,7 +148,7 @@ class DecoderOnly:
             return "has layers that see a sliding window only"
         return None
 
-    def inputs(self, ids: Tensor, layers: Sequence[int], mask: Tensor | None = None) -> dict[int, Tensor]:
+    def inputs(self, ids: Tensor, layers: Sequence[int]) -> dict[int, Tensor]:
         """What the self-attentions of some layers are given for ids (B, n): (B, n, D) each. Later layers do not run."""
         found: dict[int, Tensor] = {}
         last = max(layers)
@@ -164,7 +165,7 @@ class DecoderOnly:
             self.attentions[layer].module.register_forward_pre_hook(note(layer), with_kwargs=True) for layer in layers
         ]
         try:
-            self.backbone(ids.to(self.device), attention_mask=mask, use_cache=False)
+            self.backbone(ids.to(self.device), use_cache=False)
         except _Enough:
             pass
         finally:

@@ -38,24 +38,6 @@ WORDINGS: dict[str, dict[str, tuple[Wording, ...]]] = {
                 "The telephone number of the museum in {subject} is {answer}.",
                 "What is the telephone number of the museum in {subject}?",
             ),
-        ),
-        "name": (
-            ("The harbour master of {subject} is called {answer}.", "What is the harbour master of {subject} called?"),
-            (
-                "The head gardener at the palace of {subject} is {answer}.",
-                "Who is the head gardener at the palace of {subject}?",
-            ),
-        ),
-        "place": (
-            ("The painter {subject} lives in {answer}.", "Where does the painter {subject} live?"),
-            (
-                "The violin of Professor {subject} was made in {answer}.",
-                "Where was the violin of Professor {subject} made?",
-            ),
-        ),
-    },
-    "reported": {
-        "number": (
             (
                 "The winning ticket of the lottery in {subject} had the number {answer}.",
                 "What number did the winning ticket of the lottery in {subject} have?",
@@ -66,6 +48,11 @@ WORDINGS: dict[str, dict[str, tuple[Wording, ...]]] = {
             ),
         ),
         "name": (
+            ("The harbour master of {subject} is called {answer}.", "What is the harbour master of {subject} called?"),
+            (
+                "The head gardener at the palace of {subject} is {answer}.",
+                "Who is the head gardener at the palace of {subject}?",
+            ),
             ("The mayor of {subject} is named {answer}.", "What is the mayor of {subject} named?"),
             (
                 "The oldest baker in {subject} is a woman called {answer}.",
@@ -73,10 +60,44 @@ WORDINGS: dict[str, dict[str, tuple[Wording, ...]]] = {
             ),
         ),
         "place": (
+            ("The painter {subject} lives in {answer}.", "Where does the painter {subject} live?"),
+            (
+                "The violin of Professor {subject} was made in {answer}.",
+                "Where was the violin of Professor {subject} made?",
+            ),
             ("The engineer {subject} works in {answer}.", "Where does the engineer {subject} work?"),
             (
                 "The ship of Captain {subject} was built in {answer}.",
                 "Where was the ship of Captain {subject} built?",
+            ),
+        ),
+    },
+    "reported": {
+        "number": (
+            (
+                "The bell in the tower of {subject} weighs {answer} kilograms.",
+                "How many kilograms does the bell in the tower of {subject} weigh?",
+            ),
+            (
+                "The registration number of the ferry to {subject} is {answer}.",
+                "What is the registration number of the ferry to {subject}?",
+            ),
+        ),
+        "name": (
+            (
+                "The night watchman of the station in {subject} is {answer}.",
+                "Who is the night watchman of the station in {subject}?",
+            ),
+            (
+                "The school in {subject} is led by a teacher named {answer}.",
+                "What is the name of the teacher who leads the school in {subject}?",
+            ),
+        ),
+        "place": (
+            ("Doctor {subject} spent the winter in {answer}.", "Where did Doctor {subject} spend the winter?"),
+            (
+                "The letters of the merchant {subject} are kept in {answer}.",
+                "Where are the letters of the merchant {subject} kept?",
             ),
         ),
     },
@@ -193,6 +214,10 @@ class Needle:
     question: str
     answer: str
 
+    def answered_by(self, text: str) -> bool:
+        """Whether the answer is one of a text's words."""
+        return self.answer.lower() in re.findall(r"\w+", text.lower())
+
 
 @dataclass(frozen=True)
 class Row:
@@ -265,7 +290,7 @@ def run(
             say(f"{tokens:,} tokens: question {number + 1} of {len(facts)}")
             for method, ask in methods.items():
                 answer = ask(fact.question)
-                correct = fact.answer.lower() in re.findall(r"\w+", answer.lower())
+                correct = fact.answered_by(answer)
                 yield Row(method, tokens, fact.depth, correct, fact.kind, fact.question, fact.answer, answer)
 
 

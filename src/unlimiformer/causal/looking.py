@@ -32,8 +32,7 @@ class Lookout:
 
     def survey(self, memory: Memory, layout: Layout, question: Tensor) -> dict[Head, Tensor]:
         """How much each head wants each block (n,) of a memory, for a question (T,)."""
-        lead = memory.token_ids[: memory.prefix_tokens].long()
-        queries = self._queries(lead, question)
+        queries = self._queries(memory.prefix_ids, question)
         return {head: clear(scores) for head, scores in self._scores(memory, layout, queries).items()}
 
     def look_closer(self, lead: Tensor, blocks: Sequence[Tensor], before: Tensor, question: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ..chunking import Cut, plan_windows
+from ..chunking import Cut
 
 
 class Positions(Protocol):
@@ -44,7 +44,7 @@ class AsEncoded:
     """Where they stood in their window: tokens of different windows share positions."""
 
     def __init__(self, length: int, cut: Cut) -> None:
-        windows = plan_windows(length, cut.window, cut.overlap, cut.causal)
+        windows = cut.windows(length)
         self._at = torch.cat([torch.arange(w.keep_start - w.start, w.keep_end - w.start) for w in windows])
         self._end = min(length, cut.window)
 

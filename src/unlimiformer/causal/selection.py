@@ -31,7 +31,7 @@ class Chosen:
     @classmethod
     def everything(cls, memory: Memory) -> Chosen:
         """The whole document."""
-        length = len(memory) - memory.prefix_tokens
+        length = memory.text_tokens
         return cls(torch.arange(length), torch.full((length,), 1 / length))
 
     @classmethod
@@ -56,15 +56,15 @@ class Reread:
 
     def choose(self, memory: Memory, tail: Tail) -> Chosen:
         """The tokens that this question is answered from."""
-        length = len(memory) - memory.prefix_tokens
+        length = memory.text_tokens
         if memory.windows == 1 or length <= self._block:
             return Chosen.everything(memory)
         surveyed = torch.stack(list(self._lookout.survey(memory, self._layout, tail.question).values())).sum(0)
         best = surveyed.topk(min(max(_CANDIDATES, self._most), surveyed.shape[0])).indices.tolist()
-        ids = memory.token_ids.long()
-        lead, document = ids[: memory.prefix_tokens], ids[memory.prefix_tokens :]
+        document = memory.text_ids
         spans = [self._span(number, document) for number in best]
-        likely = self._lookout.look_closer(lead, [document[a:b] for a, b in spans], tail.before, tail.question)
+        texts = [document[start:stop] for start, stop in spans]
+        likely = self._lookout.look_closer(memory.prefix_ids, texts, tail.before, tail.question)
         order = likely.argsort(descending=True)[: self._most].tolist()
         shares = (likely - likely.max()).exp()
         kept = {spans[i]: float(shares[i]) for i in order if likely[i] >= likely.max() - _NEARLY}
@@ -93,7 +93,7 @@ class Blocks:
 
     def choose(self, memory: Memory, tail: Tail, layers: Sequence[int]) -> dict[int, Chosen]:
         """The tokens that each layer sees: the same number in all."""
-        length = len(memory) - memory.prefix_tokens
+        length = memory.text_tokens
         if self._most * self._block >= length:
             return dict.fromkeys(layers, Chosen.everything(memory))
         surveyed = self._lookout.survey(memory, self._layout, tail.question)

@@ -43,7 +43,7 @@ class Document:
     @property
     def length(self) -> int:
         """Tokens of the document."""
-        return len(self.memory) - self.lead
+        return self.memory.text_tokens
 
     @property
     def gap(self) -> int:

@@ -24,9 +24,7 @@ from .options import (
     Selection,
     TopK,
     Window,
-    load_wrapped,
-    open_input,
-    settings,
+    open_wrapped,
 )
 
 if TYPE_CHECKING:
@@ -68,12 +66,7 @@ def command(
         "dtype": dtype,
         "batch_size": batch_size,
     }
-    settings(None, **given)  # what is wrong with them is said before anything is read
-    source = open_input(file)
-    from ..memory import Memory
-
-    kept = source if isinstance(source, Memory) else None
-    wrapped = load_wrapped(model, settings(kept, **given), device)
+    source, wrapped = open_wrapped(file, model, given, device)
     generation = {"max_new_tokens": max_new_tokens, "do_sample": False, "num_beams": 1}
     generation["provenance"] = passages > 0 and selection != "top-k"
     form = MODELS[model].question if model in MODELS else "{question}"

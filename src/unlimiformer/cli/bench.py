@@ -144,19 +144,19 @@ def needle(
         raise UnlimiformerError(f"{model} is an encoder–decoder; expected a decoder-only model, such as {NEEDLE_MODEL}")
     rows: list[benchmark.Row] = []
     figures: dict[str, float] = {}
-    try:
-        with messages.status("Measuring") as status:
-            for row in benchmark.run(wrapped, words, chosen, depths, wordings, plain, say=lambda t: status.update(t)):
-                rows.append(row)
-            if speed:
-                status.update("Measuring time and RAM")
-                figures = benchmark.speed(wrapped, words, max(chosen))
-    finally:  # what was measured before an interruption is kept
-        if rows and json_file is not None:
-            about = {"model": model, "wordings": wordings, "depths": depths, "speed": figures}
-            write_json(json_file, benchmark.report(rows, selection=wrapped.engine.selection, **about))
-            benchmark.plot(rows, json_file.with_suffix(".png"))
-            messages.print(f"wrote {json_file} and {json_file.with_suffix('.png')}")
+
+    about = {"model": model, "wordings": wordings, "depths": depths, "selection": wrapped.engine.selection}
+    with messages.status("Measuring") as status:
+        if speed:
+            status.update("Measuring time and RAM")
+            figures = benchmark.speed(wrapped, words, max(chosen))
+        for row in benchmark.run(wrapped, words, chosen, depths, wordings, plain, say=lambda t: status.update(t)):
+            rows.append(row)
+            if json_file is not None:  # after every answer, so that an interruption loses nothing
+                write_json(json_file, benchmark.report(rows, speed=figures, **about))
+    if json_file is not None:
+        benchmark.plot(rows, json_file.with_suffix(".png"))
+        messages.print(f"wrote {json_file} and {json_file.with_suffix('.png')}")
     table = Table("tokens", "method", "right answers")
     for (method, tokens), share in benchmark.accuracy(rows).items():
         table.add_row(f"{tokens:,}", method, f"{share:.1%}")

@@ -25,9 +25,7 @@ from .options import (
     Selection,
     TopK,
     Window,
-    load_wrapped,
-    open_input,
-    settings,
+    open_wrapped,
 )
 
 if TYPE_CHECKING:
@@ -84,15 +82,12 @@ def command(
         "selection": selection,
         "positions": positions,
     }
-    settings(None, **given)  # what is wrong with them is said before anything is read
-    source = open_input(file)
+    source, wrapped = open_wrapped(file, model, given, device)
     from ..memory import Memory
 
-    kept = source if isinstance(source, Memory) else None
-    wrapped = load_wrapped(model, settings(kept, **given), device)
     with progress_bar("Encoding") as progress:
         started = time.perf_counter()
-        memory = kept if kept is not None else wrapped.index(source, progress=progress)  # type: ignore[arg-type]
+        memory = source if isinstance(source, Memory) else wrapped.index(source, progress=progress)
         encoding = time.perf_counter() - started
     generation: dict[str, Any] = {
         "max_new_tokens": max_new_tokens,

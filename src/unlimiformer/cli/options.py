@@ -71,6 +71,18 @@ def open_input(file: str) -> Memory | Text:
     return input_pieces(file)
 
 
+def open_wrapped(
+    file: str, model: str, given: dict[str, Any], device: str | None
+) -> tuple[Memory | Text, Unlimiformer]:
+    """The input, and the model wrapped for it; what is wrong with the settings is said before anything is read."""
+    settings(None, **given)
+    source = open_input(file)
+    from ..memory import Memory
+
+    kept = source if isinstance(source, Memory) else None
+    return source, load_wrapped(model, settings(kept, **given), device)
+
+
 def fetch(model: str, *texts: str) -> list[str]:
     """Gets a model and texts out of the catalogue, if it has them; the texts' words."""
     from .. import catalogue

@@ -25,7 +25,6 @@ from ..causal.prompts import Prompts, Tail
 from ..causal.selection import Blocks, Chosen, Reread
 from ..causal.top_k import Document, TopK
 from ..causal.truncated import Truncated
-from ..chunking import Cut
 from ..config import UnlimiformerConfig
 from ..datastore import ExactStore
 from ..encoding import Source
@@ -49,16 +48,6 @@ class Asked:
     memory: Memory
     tail: Tail
     listener: Listener | None = None
-
-    @property
-    def head(self) -> Tensor:
-        """Ids of the prompt's head."""
-        return self.memory.token_ids[: self.memory.prefix_tokens].long()
-
-    @property
-    def document(self) -> Tensor:
-        """Ids of the document."""
-        return self.memory.token_ids[self.memory.prefix_tokens :].long()
 
     def tell(self, chosen: Chosen) -> None:
         """Passes on what was chosen."""
@@ -179,9 +168,18 @@ class DecoderOnlyEngine:
         for one in asked:
             chosen = policy.choose(one.memory, one.tail)
             one.tell(chosen)
-            rows.append(torch.cat((one.head, one.document[chosen.tokens], one.tail.ids)))
+            rows.append(self._laid_out(one, chosen))
         ids, mask = _padded(rows, self._padding)
         return self._new_tokens(ids, mask, generation)
+
+    def _laid_out(self, one: Asked, chosen: Chosen) -> Tensor:
+        """Head, what was chosen, tail. What was chosen stands twice if the window has room: a causal model's word knows
+        only what stands before it, and in the second copy every word knows all of the first."""
+        head, passage, tail = one.memory.prefix_ids, one.memory.text_ids[chosen.tokens], one.tail.ids
+        room = self.window - head.shape[0] - tail.shape[0]
+        whole = chosen.tokens.shape[0] == one.memory.text_tokens
+        copies = 1 if whole or 2 * passage.shape[0] > room else 2
+        return torch.cat((head, *[passage] * copies, tail))
 
     def _recall(self, asked: list[Asked], generation: dict[str, Any]) -> Tensor:
         """Blocks as they were read: their keys, rotated to where they stand now, and values fill the model's cache."""
@@ -193,7 +191,7 @@ class DecoderOnlyEngine:
         for one, choice in zip(asked, chosen, strict=True):
             for layer in layers if by_layer else [0]:
                 one.tell(choice[layer])
-            rows.append(torch.cat((one.head, one.document[choice[0].tokens])))
+            rows.append(torch.cat((one.memory.prefix_ids, one.memory.text_ids[choice[0].tokens])))
         filled = [
             [self._placed(one.memory, choice[layer], layer) for one, choice in zip(asked, chosen, strict=True)]
             for layer in layers
@@ -207,11 +205,11 @@ class DecoderOnlyEngine:
         if any(one.memory.prefix_tokens == 0 for one in asked):
             raise UnlimiformerError("selection 'top-k' needs a head of the prompt; give a tokenizer or a prefix")
         documents = [Document(one.memory, self._positions(one.memory), self.top_k) for one in asked]
-        filled = [self._head_cache(one.head, doc.gap) for one, doc in zip(asked, documents, strict=True)]
+        filled = [self._head_cache(one.memory.prefix_ids, doc.gap) for one, doc in zip(asked, documents, strict=True)]
         by_layer = [list(rows) for rows in zip(*filled, strict=True)]
         layers = self.config.layers or range(len(self.decoder.attentions))
         with TopK(self.decoder, self.layout, documents, layers, self.config.heads).at_work():
-            return self._continued(asked, [one.head for one in asked], by_layer, generation)
+            return self._continued(asked, [one.memory.prefix_ids for one in asked], by_layer, generation)
 
     def _continued(
         self,
@@ -257,9 +255,8 @@ class DecoderOnlyEngine:
         return self.decoder.attentions[layer].rotate(keys, places.to(keys.device)), values
 
     def _positions(self, memory: Memory) -> Positions:
-        cut = self.reader.cut
-        room = Cut(cut.window - memory.prefix_tokens, cut.overlap, cut.causal)
-        return POSITIONS[self.config.positions or "consecutive"](len(memory) - memory.prefix_tokens, room)
+        room = self.reader.cut.behind(memory.prefix_tokens)
+        return POSITIONS[self.config.positions or "consecutive"](memory.text_tokens, room)
 
     @cached_property
     def _lookout(self) -> Lookout:
