@@ -118,7 +118,9 @@ def replace_method(module: Any, name: str, make: Callable[[Callable], Callable])
 class Installation:
     """The hooks in one model; `undo` puts every forward back."""
 
-    def __init__(self, model: nn.Module, adapter: Adapter, read_rows: ReadRows, window: int, always_read: bool) -> None:
+    def __init__(
+        self, model: nn.Module, adapter: Adapter, read_rows: ReadRows, window: int, always_read: Callable[[], bool]
+    ) -> None:
         self.switchboard = Switchboard()
         self.adapter, self.encoder, self.decoder = adapter, adapter.encoder(model), adapter.decoder(model)
         self.attentions = adapter.attentions(model)
@@ -126,18 +128,20 @@ class Installation:
         self._read_rows, self._window, self._always_read = read_rows, window, always_read
         self._original_encoder = self.encoder.forward
         self.listener: Listener | None = None
+        self.policies: list[Policy] = []
         self._undo: list[Callable[[], None]] = []
 
     def apply(self, policies: list[Policy]) -> None:
-        """Replaces the forwards; on any error the model is left as it was."""
+        """Replaces the forwards; on any error the model is left as it was. `policies` may be changed between calls."""
+        self.policies = policies
         for module in (self.encoder, self.decoder, *(view.module for view in self.attentions)):
             refuse_wrapped(module, "forward")
         try:
             self._patch(self.encoder, self._encoder_forward)
             if self.projection is not None:
                 self._patch(self.projection, self._projection_forward)
-            for view, policy in zip(self.attentions, policies, strict=True):
-                self._patch(view.module, partial(self._attention_forward, view, policy))
+            for layer, view in enumerate(self.attentions):
+                self._patch(view.module, partial(self._attention_forward, layer, view))
             handle = self.decoder.register_forward_pre_hook(self._shorten_mask, with_kwargs=True)
             self._undo.append(handle.remove)
         except BaseException:
@@ -183,7 +187,7 @@ class Installation:
                     f"inputs_embeds has {embeddings.shape[1]} positions, more than the window of {self._window}; "
                     "expected token ids for a long input: give input_ids"
                 )
-            if ids is None or (ids.shape[1] <= self._window and not self._always_read):
+            if ids is None or (ids.shape[1] <= self._window and not self._always_read()):
                 return original(*args, **kwargs)
             if given.get("output_router_logits"):
                 raise UnlimiformerError(
@@ -205,7 +209,7 @@ class Installation:
 
         return forward
 
-    def _attention_forward(self, view: CrossAttention, policy: Policy, original: Callable) -> Callable:
+    def _attention_forward(self, layer: int, view: CrossAttention, original: Callable) -> Callable:
         def forward(*args: Any, **kwargs: Any) -> Any:
             call = Call(args, kwargs)
             states = call.get(view.states_argument)
@@ -219,7 +223,7 @@ class Installation:
             if memories is None:
                 return original(*args, **kwargs)
             queries = view.queries(call)  # (B, T, H, d)
-            context, log_sum = _attend_rows(view, queries, memories, policy, self.listener)
+            context, log_sum = _attend_rows(view, queries, memories, self.policies[layer], self.listener)
             return view.finish(context, log_sum, call)
 
         return forward

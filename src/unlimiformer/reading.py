@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from .adapters.base import plain_device, plain_dtype
 from .chunking import Cut
@@ -53,6 +55,7 @@ class Reader:
         default = _OVERLAP if kept is None else _CAUSAL_OVERLAP
         overlap = default if config.overlap is None else config.overlap
         self.cut = Cut(window, overlap, causal=kept is not None)
+        self._row_prefixes: Sequence[Tensor] | None = None
 
     @property
     def device(self) -> torch.device:
@@ -90,6 +93,20 @@ class Reader:
                 f"the memory was made with {', '.join(changes)}; expected the settings of this wrapper: "
                 "index the text again, or wrap the model as it was"
             )
+
+    @property
+    def prefixes_rows(self) -> bool:
+        """Whether something stands in front of what the model's own forward is given."""
+        return self.config.prefix is not None or self._row_prefixes is not None
+
+    @contextmanager
+    def row_prefixes(self, prefixes: Sequence[Tensor] | None) -> Iterator[None]:
+        """Token ids in front of every window, for each row of what the model's own forward is given meanwhile."""
+        self._row_prefixes = prefixes
+        try:
+            yield
+        finally:
+            self._row_prefixes = None
 
     def read_texts(
         self, texts: Sequence[Text], prefixes: Sequence[str] | None, encode: Encode, progress: Progress | None = None
@@ -167,8 +184,11 @@ class Reader:
             raise UnlimiformerError(
                 f"attention_mask has shape {tuple(visible.shape)} and input_ids {tuple(ids.shape)}; expected the same"
             )
+        prefixes = self._prefixes(None, len(ids)) if self._row_prefixes is None else self._row_prefixes
+        if len(prefixes) != len(ids):
+            raise UnlimiformerError(f"{len(prefixes)} prefixes were given for {len(ids)} rows; expected one for each")
         sources = []
-        for row, (keep, prefix) in enumerate(zip(visible, self._prefixes(None, len(ids)), strict=True)):
+        for row, (keep, prefix) in enumerate(zip(visible, prefixes, strict=True)):
             tokens = ids[row][keep]
             self._check(tokens)
             extra = {name: values[row][keep] for name, values in aligned.items()}
@@ -243,7 +263,7 @@ class Reader:
         pieces: list[list[Tensor]] = [[] for _ in sources]
         memories: list[Memory] = []
         settings = (self.cut, self.config.batch_size)
-        for piece in encode_windows(sources, self._in_dtype(encode), *settings, progress):
+        for piece in encode_windows(sources, _recomputed(self._in_dtype(encode)), *settings, progress):
             differentiable = piece.states.requires_grad
             if piece.source == len(memories):
                 recipe = None if recipes is None else recipes[piece.source]
@@ -288,6 +308,15 @@ class Reader:
                 return encode(ids, aligned)
 
         return autocast
+
+
+def _recomputed(encode: Encode) -> Encode:
+    """In training a window's activations are computed again when its gradients are: only its states are kept."""
+
+    def encode_twice(ids: Tensor, aligned: dict[str, Tensor]) -> Tensor:
+        return checkpoint(encode, ids, aligned, use_reentrant=False)
+
+    return encode_twice if torch.is_grad_enabled() else encode
 
 
 def _noted(written: list[str], pieces: Iterable[str]) -> Iterator[str]:

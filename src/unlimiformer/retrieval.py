@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from .adapters import CrossAttention
 from .attention import attend_dense, fold_queries, folding_is_cheaper, merge, unfold_values, weigh
@@ -18,14 +19,27 @@ from .errors import UnlimiformerError
 from .memory import Memory
 from .provenance import Listener
 
+_SCORES = 1 << 24  # numbers that one layer's attention holds at once in training
+
 
 @dataclass(frozen=True)
 class Policy:
-    """What one layer may see: `top_k` tokens a head by retrieval, or the first window only."""
+    """What one layer may see: `top_k` tokens a head by retrieval, or the first window only.
+
+    `random`: the `top_k` tokens are drawn anew in every call, the same for all heads, whatever their scores.
+    `gate` (H,): how much each head trusts what it retrieved, before a sigmoid; the rest it takes from the first window.
+    """
 
     top_k: int
     retrieves: bool = True
     heads: tuple[int, ...] | None = None
+    random: bool = False
+    gate: Tensor | None = None
+
+    @property
+    def needs_first_window(self) -> bool:
+        """Whether a head sees what the truncated model would see."""
+        return not self.retrieves or self.heads is not None or self.gate is not None
 
 
 def attend(
@@ -36,13 +50,59 @@ def attend(
         return _attend_stored(view, queries, memory, len(memory), listener)
     if not policy.retrieves or policy.heads == ():
         return _attend_first_window(view, queries, memory)
-    if policy.heads is None:
+    if policy.random:
+        return _attend_some(view, queries, memory, policy.top_k)
+    if not policy.needs_first_window:
         return _attend_stored(view, queries, memory, policy.top_k, listener)
-    chosen = torch.zeros(view.heads, dtype=torch.bool, device=queries.device)
-    chosen[list(policy.heads)] = True
-    context, log_sum = _attend_stored(view, queries, memory, policy.top_k, listener, chosen)
+    trust = _trust(policy, view.heads, queries)
+    context, log_sum = _attend_stored(view, queries, memory, policy.top_k, listener, trust > 0)
     local, local_log_sum = _attend_first_window(view, queries, memory)
-    return torch.where(chosen[:, None], context, local), torch.where(chosen, log_sum, local_log_sum)
+    return torch.lerp(local, context, trust[:, None]), torch.where(trust > 0.5, log_sum, local_log_sum)
+
+
+def _trust(policy: Policy, heads: int, queries: Tensor) -> Tensor:
+    """The share (H,) of each head's answer that is what it retrieved."""
+    share = torch.ones(heads).to(queries) if policy.gate is None else policy.gate.sigmoid().to(queries)
+    if policy.heads is None:
+        return share
+    chosen = torch.zeros(heads, dtype=torch.bool, device=queries.device)
+    chosen[list(policy.heads)] = True
+    return share.where(chosen, 0.0)
+
+
+def draw(rows: int, count: int) -> Tensor:
+    """Numbers of `count` rows, or of all if there are fewer, each as likely as any other; in order."""
+    return torch.randperm(rows)[:count].sort().values
+
+
+def _attend_some(view: CrossAttention, queries: Tensor, memory: Memory, count: int) -> tuple[Tensor, Tensor]:
+    """Attention to tokens drawn by chance."""
+    store = memory.store
+    drawn = draw(store.rows, count)
+    states = store.states if store.states.requires_grad else torch.cat(list(store.blocks()))
+    return _attend_and_forget(view, queries, states[drawn.to(states.device)].to(queries), None)
+
+
+def _attend_and_forget(
+    view: CrossAttention, queries: Tensor, states: Tensor, top_k: int | None
+) -> tuple[Tensor, Tensor]:
+    """Differentiable attention to states (S, D). A layer's keys, and the scores of some queries at a time, exist only
+    while they are used; for gradients they are computed again."""
+    at_once = max(1, _SCORES // (view.heads * states.shape[0]))
+
+    def layer(queries: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
+        keys, values = view.keys(states), view.values(states)
+        settings = (top_k, view.softcap, view.dropout)
+        if queries.shape[0] <= at_once:
+            return attend_dense(queries, keys, values, *settings)
+        parts = [
+            checkpoint(attend_dense, part, keys, values, *settings, use_reentrant=False)
+            for part in queries.split(at_once)
+        ]
+        contexts, log_sums = zip(*parts, strict=True)
+        return torch.cat(contexts), torch.cat(log_sums)
+
+    return checkpoint(layer, queries, states, use_reentrant=False)
 
 
 def _attend_first_window(view: CrossAttention, queries: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
@@ -67,7 +127,7 @@ def _attend_stored(
     store = memory.store
     if torch.is_grad_enabled() and _needs_gradients(view, queries, memory):
         states = (store.states if store.states.requires_grad else torch.cat(list(store.blocks()))).to(queries)
-        return attend_dense(queries, view.keys(states), view.values(states), top_k, view.softcap, view.dropout)
+        return _attend_and_forget(view, queries, states, top_k)
     with torch.no_grad():
         key_weight = view.key_weight(store.width, queries)
     if key_weight is not None and not _fold(view, queries, memory):

@@ -45,7 +45,7 @@ def _difference(model: Any, adapter: Adapter, tokens: int) -> float:
     call = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "decoder_input_ids": ids[:, :6]}
     expected = model(**call).logits
     reader = Reader(UnlimiformerConfig(), None, model.config, adapter.encoder(model), tokens, vocabulary)
-    installation = Installation(model, adapter, reader.read_rows, tokens, always_read=True)
+    installation = Installation(model, adapter, reader.read_rows, tokens, always_read=lambda: True)
     try:
         installation.apply([Policy(tokens) for _ in installation.attentions])
         got = model(**call).logits

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..errors import UnlimiformerError
-from . import ask, bench, catalogue, demo, families, generate, index, plan
+from . import ask, bench, catalogue, demo, families, generate, index, plan, train
 
 app = typer.Typer(
     help="Unlimited-length input for pretrained transformers.",
@@ -20,6 +20,7 @@ app.command("generate")(generate.command)
 app.command("ask")(ask.command)
 app.command("index")(index.command)
 app.command("plan")(plan.command)
+app.command("train")(train.command)
 app.command("demo")(demo.command)
 app.command("families")(families.command)
 app.add_typer(catalogue.models, name="models")

@@ -15,6 +15,13 @@ Made = tuple[Tensor, Provenance | None]
 """Sequences (R, T) for one input, best first, and where the model looked if that was asked for."""
 
 
+def generation_setting(model: Any, generation: dict[str, Any], name: str, default: Any) -> Any:
+    """What `generate` will go by: its argument, that of the configuration it is given, or the model's own."""
+    places = (generation.get("generation_config"), model.generation_config)
+    values = (generation.get(name), *(getattr(place, name, None) for place in places))
+    return next((value for value in values if value is not None), default)
+
+
 class Engine(Protocol):
     """One wrapped model. `window`: tokens read at once; `top_k`: tokens that are retrieved."""
 

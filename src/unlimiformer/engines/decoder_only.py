@@ -33,7 +33,7 @@ from ..install import refuse_wrapped, replace_method
 from ..memory import Kept, Memory
 from ..provenance import Listener, Provenance
 from ..reading import Reader
-from .base import Made
+from .base import Made, generation_setting
 
 _WINDOW, _TOP_K, _BLOCK, _NEW_TOKENS = 1024, 256, 32, 256
 _HEADS = 8  # that choose
@@ -162,19 +162,21 @@ class DecoderOnlyEngine:
             return self._retrieve(asked, generation)
         return self._recall(asked, generation)
 
+    @torch.no_grad()
+    def prompt(self, memory: Memory, question: str) -> Tensor:
+        """Token ids of all that the model reads again for a question."""
+        return self._laid_out(Asked(memory, self.prompts.tail(question)))
+
     def _reread(self, asked: list[Asked], generation: dict[str, Any]) -> Tensor:
-        policy = Reread(self._lookout, self.layout, self.block, self.top_k, self.prompts)
-        rows = []
-        for one in asked:
-            chosen = policy.choose(one.memory, one.tail)
-            one.tell(chosen)
-            rows.append(self._laid_out(one, chosen))
-        ids, mask = _padded(rows, self._padding)
+        ids, mask = _padded([self._laid_out(one) for one in asked], self._padding)
         return self._new_tokens(ids, mask, generation)
 
-    def _laid_out(self, one: Asked, chosen: Chosen) -> Tensor:
+    def _laid_out(self, one: Asked) -> Tensor:
         """Head, what was chosen, tail. What was chosen stands twice if the window has room: a causal model's word knows
         only what stands before it, and in the second copy every word knows all of the first."""
+        policy = Reread(self._lookout, self.layout, self.block, self.top_k, self.prompts)
+        chosen = policy.choose(one.memory, one.tail)
+        one.tell(chosen)
         head, passage, tail = one.memory.prefix_ids, one.memory.text_ids[chosen.tokens], one.tail.ids
         room = self.window - head.shape[0] - tail.shape[0]
         whole = chosen.tokens.shape[0] == one.memory.text_tokens
@@ -219,19 +221,15 @@ class DecoderOnlyEngine:
         generation: dict[str, Any],
     ) -> Tensor:
         """New tokens behind what a cache is filled with: ids of each row, keys and values of each layer and row."""
-        rows = max(self._setting(generation, name, 1) for name in ("num_beams", "num_return_sequences"))
+        rows = max(
+            generation_setting(self.model, generation, name, 1) for name in ("num_beams", "num_return_sequences")
+        )
         cache = _cache(self._base.config, filled, rows)
         ids, mask = _joined(cached, [one.tail for one in asked], self._padding)
         return self._new_tokens(ids, mask, generation, cache)
 
-    def _setting(self, generation: dict[str, Any], name: str, default: Any) -> Any:
-        """What `generate` will go by: its argument, that of the configuration it is given, or the model's own."""
-        places = (generation.get("generation_config"), self.model.generation_config)
-        values = (generation.get(name), *(getattr(place, name, None) for place in places))
-        return next((value for value in values if value is not None), default)
-
     def _refuse_without_cache(self, generation: dict[str, Any]) -> None:
-        if not self._setting(generation, "use_cache", True):
+        if not generation_setting(self.model, generation, "use_cache", True):
             raise UnlimiformerError(
                 f"use_cache is off with selection {self.selection!r}, in which the document is in the cache; "
                 "expected it on, or selection 'reread'"
@@ -277,7 +275,7 @@ class DecoderOnlyEngine:
         given = dict(generation)
         if not {"max_new_tokens", "max_length", "generation_config"} & set(given):
             given["max_new_tokens"] = _NEW_TOKENS
-        if self._setting(generation, "pad_token_id", None) is None:
+        if generation_setting(self.model, generation, "pad_token_id", None) is None:
             given["pad_token_id"] = self._padding
         if cache is not None:
             given["past_key_values"] = cache

@@ -18,7 +18,7 @@ from ..provenance import Listener
 from ..reading import Reader
 from ..retrieval import Policy
 from ..verification import verify_guess
-from .base import Made
+from .base import Made, generation_setting
 
 
 class EncoderDecoderEngine:
@@ -37,8 +37,8 @@ class EncoderDecoderEngine:
         self.top_k = config.top_k or self.window
         vocabulary = base.get_input_embeddings().num_embeddings
         self.reader = Reader(config, tokenizer, base.config, adapter.encoder(base), self.window, vocabulary)
-        always_read = config.prefix is not None
-        self.installation = Installation(base, adapter, self.reader.read_rows, self.window, always_read)
+        reader = self.reader
+        self.installation = Installation(base, adapter, reader.read_rows, self.window, lambda: reader.prefixes_rows)
         policies = _policies(self.installation, config, self.top_k)
         if not known:
             verify_guess(base, adapter, self.window)
@@ -85,9 +85,8 @@ class EncoderDecoderEngine:
         return 1 + (0 if prompt is None else len(self._tokenizer(prompt, add_special_tokens=False)["input_ids"]))
 
     def _listener(self, generation: dict[str, Any]) -> Listener:
-        config = generation.get("generation_config") or self.model.generation_config
         for name in ("num_beams", "num_return_sequences"):
-            value = generation.get(name) or getattr(config, name, None) or 1
+            value = generation_setting(self.model, generation, name, 1)
             if value > 1:
                 raise UnlimiformerError(f"provenance was asked for with {name}={value}; it is known for 1 only")
         return Listener()

@@ -1,0 +1,25 @@
+"""Training: every method of the paper, and its baselines."""
+
+from .causal import CausalTrainer
+from .data import Example, examples
+from .features import Asking, Features, Limits
+from .run import train
+from .settings import TrainingSettings, read_recipe, recipes
+from .strategies import STRATEGIES, Strategy
+from .trainer import UnlimiformerTrainer
+
+__all__ = [
+    "STRATEGIES",
+    "Asking",
+    "CausalTrainer",
+    "Example",
+    "Features",
+    "Limits",
+    "Strategy",
+    "TrainingSettings",
+    "UnlimiformerTrainer",
+    "examples",
+    "read_recipe",
+    "recipes",
+    "train",
+]

@@ -1,0 +1,84 @@
+"""Training of decoder-only models: answers are learned from the passages that the model itself chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Trainer
+
+from ..engines import DecoderOnlyEngine
+from ..errors import UnlimiformerError
+from ..model import Unlimiformer
+from .data import Example
+from .features import IGNORED, Limits
+
+
+class CausalTrainer(Trainer):
+    """At every step the wrapped model, as it is now, reads each document, chooses what the question wants of it, and
+    learns the answer behind that: the computation of the test."""
+
+    def __init__(
+        self,
+        wrapped: Unlimiformer,
+        limits: Limits,
+        args: Any,
+        taught: Sequence[Example],
+        tested: Sequence[Example] | None = None,
+        callbacks: Any = None,
+    ) -> None:
+        if not isinstance(wrapped.engine, DecoderOnlyEngine) or wrapped.engine.selection != "reread":
+            raise UnlimiformerError("expected a decoder-only model with selection 'reread' for this trainer")
+        self.wrapped, self._engine, self._limits = wrapped, wrapped.engine, limits
+        args.remove_unused_columns = False
+        args.metric_for_best_model, args.greater_is_better = "loss", False
+        super().__init__(
+            wrapped.model,
+            args,
+            data_collator=lambda rows: {"examples": list(rows)},
+            train_dataset=list(taught),  # type: ignore[arg-type]
+            eval_dataset=None if tested is None else list(tested),  # type: ignore[arg-type]
+            processing_class=wrapped.tokenizer,
+            callbacks=callbacks,
+        )
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """The mean loss of the answers' tokens."""
+        del num_items_in_batch
+        rows, labels = zip(*(self._row(example) for example in inputs["examples"]), strict=True)
+        ids = _padded(rows, 0).to(self.args.device)
+        mask = _padded([torch.ones_like(row) for row in rows], 0).to(self.args.device)
+        output = model(input_ids=ids, attention_mask=mask, labels=_padded(labels, IGNORED).to(self.args.device))
+        return (output.loss, output) if return_outputs else output.loss
+
+    def prediction_step(
+        self, model: Any, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: Any = None
+    ) -> tuple[Tensor, None, None]:
+        """The loss."""
+        del prediction_loss_only, ignore_keys
+        with torch.no_grad():
+            return self.compute_loss(model, inputs).detach(), None, None
+
+    def _row(self, example: Example) -> tuple[Tensor, Tensor]:
+        """Ids of what the model chose and of the answer, and labels of the answer alone."""
+        prompt = self._engine.prompt(self._document(example), example.question or "Summarize the text.")
+        answer = self._answer(example)
+        return torch.cat((prompt, answer)), torch.cat((torch.full_like(prompt, IGNORED), answer))
+
+    def _document(self, example: Example) -> Any:
+        ids = self.wrapped.tokenizer(example.document, add_special_tokens=False, verbose=False)["input_ids"]
+        with torch.no_grad():
+            return self.wrapped.index(ids[: self._limits.source])
+
+    def _answer(self, example: Example) -> Tensor:
+        tokenizer = self.wrapped.tokenizer
+        ids = tokenizer(example.answer, add_special_tokens=False)["input_ids"]
+        return torch.tensor([*ids[: self._limits.target], tokenizer.eos_token_id])
+
+
+def _padded(rows: Sequence[Tensor], value: int) -> Tensor:
+    return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=value)

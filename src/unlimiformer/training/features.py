@@ -1,0 +1,155 @@
+"""Examples as token ids: what stands before every window, the document, what the decoder is given, the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from ..errors import UnlimiformerError
+from ..tokenizing import opening_ids
+from .data import Example
+
+IGNORED = -100
+"""A label that is no target, as transformers has it."""
+
+Inputs = Callable[[Tensor, int], list[Tensor]]
+"""A document's ids, and the window's room for them, to the inputs of one or more examples."""
+
+
+def whole(ids: Tensor, room: int) -> list[Tensor]:
+    """All of a document, as one input."""
+    del room
+    return [ids]
+
+
+@dataclass(frozen=True)
+class Asking:
+    """How a question reaches the model: `form` before every window, or at the start of the decoder's text.
+
+    `summary` stands for the question in examples that have none.
+    """
+
+    place: str = "window"
+    form: str = "{question}\n"
+    summary: str = "Summarize the text."
+
+    def __post_init__(self) -> None:
+        if self.place not in ("window", "decoder"):
+            raise UnlimiformerError(f"the question's place is {self.place!r}; expected window or decoder")
+
+    def text(self, question: str | None) -> str:
+        """What the model is given."""
+        return self.form.format(question=self.summary if question is None else question)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Longest document, and longest answer, in tokens; None for no limit."""
+
+    source: int | None
+    target: int | None
+
+
+class Features(Dataset):
+    """The features of some examples; documents are tokenized once. `cut` counts documents that a limit cut short."""
+
+    def __init__(
+        self,
+        examples: Sequence[Example],
+        tokenizer: Any,
+        asking: Asking,
+        limits: Limits,
+        window: int,
+        inputs: Inputs = whole,
+    ) -> None:
+        self.examples, self._tokenizer, self._asking, self._limits = examples, tokenizer, asking, limits
+        self._documents: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
+        self.cut = 0
+        self._features: list[dict[str, Any]] = []
+        for example in examples:
+            self._features += self._made(example, window, inputs)
+
+    def __len__(self) -> int:
+        return len(self._features)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return self._features[index]
+
+    def _made(self, example: Example, window: int, inputs: Inputs) -> list[dict[str, Any]]:
+        asked = self._asking.text(example.question)
+        before = self._asking.place == "window"
+        prefix = opening_ids(asked, self._tokenizer) if before else torch.empty(0, dtype=torch.long)
+        prompt = [] if before else self._tokenizer(asked, add_special_tokens=False)["input_ids"]
+        opening, body, closing = self._document(example.document)
+        opening = opening[:0] if before else opening  # it opens the prefix
+        room = window - prefix.shape[0] - opening.shape[0] - closing.shape[0]
+        if room < 1:
+            raise UnlimiformerError(
+                f"a question has {prefix.shape[0]} tokens and the window {window}; expected room for the document"
+            )
+        answer = self._tokenizer(text_target=example.answer, verbose=False)["input_ids"]
+        if self._limits.target is not None and len(answer) > self._limits.target:
+            answer = [*answer[: self._limits.target - 1], answer[-1]]  # the end of the answer stays an end
+        shared = {
+            "prefix_ids": prefix,
+            "prompt_ids": torch.tensor(prompt, dtype=torch.long),
+            "answer_ids": torch.tensor(answer, dtype=torch.long),
+        }
+        return [{"input_ids": torch.cat((opening, part, closing)), **shared} for part in inputs(body, room)]
+
+    def _document(self, text: str) -> tuple[Tensor, Tensor, Tensor]:
+        """Token ids: specials that open an input, the text's own, specials that close it."""
+        if text not in self._documents:
+            ids = self._tokenizer(text, verbose=False)["input_ids"]
+            specials = set(self._tokenizer.all_special_ids)
+            start = next((i for i, token in enumerate(ids) if token not in specials), len(ids))
+            end = len(ids) - next((i for i, token in enumerate(reversed(ids)) if token not in specials), 0)
+            if start >= end:
+                raise UnlimiformerError(f"a document has no tokens: {text[:40]!r}; expected some text")
+            stop = end if self._limits.source is None else min(end, start + self._limits.source)
+            self.cut += stop < end
+            tokens = torch.tensor(ids, dtype=torch.long)
+            self._documents[text] = (tokens[:start], tokens[start:stop], tokens[end:])
+        return self._documents[text]
+
+
+class Collator:
+    """Features side by side, padded on the right; nothing that is padding is ever read."""
+
+    def __init__(self, padding: int, start: int, window: int) -> None:
+        self._padding, self._start, self._window = padding, start, window
+
+    def __call__(self, features: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+        """A batch. Where every input fits the window, what stands before it is part of it, as in the plain model."""
+        prefixes, documents = ([each[name] for each in features] for name in ("prefix_ids", "input_ids"))
+        joined = [torch.cat(parts) for parts in zip(prefixes, documents, strict=True)]
+        fits = all(row.shape[0] <= self._window for row in joined)
+        rows = joined if fits else documents
+        batch = {
+            "input_ids": _padded(rows, self._padding),
+            "attention_mask": _padded([torch.ones_like(row) for row in rows], 0),
+            "prompt_ids": _padded([each["prompt_ids"] for each in features], IGNORED),
+        }
+        if not fits:
+            batch["prefix_ids"] = _padded(prefixes, IGNORED)
+        whole = [torch.cat((each["prompt_ids"], each["answer_ids"])) for each in features]
+        shifted = [torch.cat((torch.tensor([self._start]), row[:-1])) for row in whole]
+        unasked = [torch.full_like(each["prompt_ids"], IGNORED) for each in features]
+        labels = [torch.cat((no, each["answer_ids"])) for no, each in zip(unasked, features, strict=True)]
+        batch["decoder_input_ids"] = _padded(shifted, self._padding)
+        batch["labels"] = _padded(labels, IGNORED)
+        return batch
+
+
+def unpadded(rows: Tensor) -> list[Tensor]:
+    """Rows (B, n) without what the collator padded them with."""
+    return [row[row != IGNORED] for row in rows]
+
+
+def _padded(rows: Sequence[Tensor], value: int) -> Tensor:
+    return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=value)

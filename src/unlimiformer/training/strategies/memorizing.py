@@ -1,0 +1,56 @@
+"""Memorizing Transformers: one layer retrieves, all others see the first window."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from ...errors import UnlimiformerError
+from ...retrieval import Policy
+from .base import Strategy
+
+GATE = "memory_gate"
+_TRUSTING = 3.0  # a sigmoid's 0.95: pretrained heads begin with what they retrieve, as most learn to
+
+
+class Memorizing(Strategy):
+    """In the paper's approximation the layer sees only what it retrieves (g is 1).
+
+    With `gated` each of its heads learns how far it trusts that, against what it sees of the first window.
+    """
+
+    name = "memorizing"
+
+    def __init__(self, top_k: int, layer: int | None = None, gated: bool = False) -> None:
+        super().__init__(top_k)
+        self._layer, self._gated = layer, gated
+        self._module: Any = None
+
+    def prepare(self, model: Any, cross_attentions: list[Any]) -> None:
+        """Finds the layer (the last but two thirds of the way up, if none was named), and gives it a gate."""
+        layers = len(cross_attentions)
+        self._layer = layers * 2 // 3 if self._layer is None else self._layer
+        if not 0 <= self._layer < layers:
+            raise UnlimiformerError(f"the memorizing layer is {self._layer}; the decoder has {layers}, counted from 0")
+        if not self._gated:
+            return
+        view = cross_attentions[self._layer]
+        self._module = view.module
+        kept = Path(str(getattr(model.config, "_name_or_path", ""))) / f"{GATE}.safetensors"
+        gate = load_file(kept)[GATE] if kept.is_file() else torch.full((view.heads,), _TRUSTING)
+        like = next(view.module.parameters())
+        view.module.register_parameter(GATE, torch.nn.Parameter(gate.to(like)))
+
+    def save(self, folder: Path) -> None:
+        """The gate, beside the model that it belongs to."""
+        if self._module is not None:
+            save_file({GATE: getattr(self._module, GATE).detach().cpu()}, folder / f"{GATE}.safetensors")
+
+    def tested(self, layer: int) -> Policy:
+        """One layer retrieves."""
+        if layer != self._layer:
+            return Policy(self.top_k, retrieves=False)
+        return Policy(self.top_k, gate=None if self._module is None else getattr(self._module, GATE))

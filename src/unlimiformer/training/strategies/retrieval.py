@@ -1,0 +1,11 @@
+"""Retrieval training: every head of every layer retrieves in training as it does at test time."""
+
+from __future__ import annotations
+
+from .base import Strategy
+
+
+class Retrieval(Strategy):
+    """The computation of the test."""
+
+    name = "retrieval"

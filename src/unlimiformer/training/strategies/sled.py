@@ -1,0 +1,17 @@
+"""SLED: the decoder attends to all tokens of all windows."""
+
+from __future__ import annotations
+
+from ...retrieval import Policy
+from .base import EVERYTHING, Strategy
+
+
+class Sled(Strategy):
+    """Full cross-attention over windows that were encoded one by one; the question stands before each."""
+
+    name = "sled"
+
+    def tested(self, layer: int) -> Policy:
+        """No token is left out."""
+        del layer
+        return Policy(EVERYTHING)

@@ -1,0 +1,112 @@
+"""Hugging Face's `Seq2SeqTrainer` with a strategy: what each layer sees in each training step, and in tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Seq2SeqTrainer
+
+from ..engines import EncoderDecoderEngine
+from ..errors import UnlimiformerError
+from ..model import Unlimiformer
+from .features import IGNORED, Collator, unpadded
+from .strategies import Strategy
+
+
+class UnlimiformerTrainer(Seq2SeqTrainer):
+    """Trains a wrapped encoder–decoder. Data sets are `Features`; validation generates, with the settings `generation`.
+
+    All other arguments are those of `Seq2SeqTrainer`.
+    """
+
+    def __init__(
+        self,
+        wrapped: Unlimiformer,
+        strategy: Strategy,
+        args: Any,
+        generation: dict[str, Any] | None = None,
+        **others: Any,
+    ) -> None:
+        if not isinstance(wrapped.engine, EncoderDecoderEngine):
+            raise UnlimiformerError(
+                f"{type(wrapped.model).__name__} is decoder-only; expected an encoder–decoder for this trainer: "
+                "use CausalTrainer"
+            )
+        self.wrapped, self.strategy, self.generation = wrapped, strategy, generation or {}
+        self._engine = wrapped.engine
+        self._installation = wrapped.engine.installation
+        strategy.prepare(wrapped.model, self._installation.attentions)
+        self._layers = range(len(self._installation.attentions))
+        self._batch = (0, 0)  # optimizer steps, and batches since the last of them
+        config = wrapped.model.config
+        self._start = config.decoder_start_token_id
+        if self._start is None:
+            raise UnlimiformerError("the model's config has no decoder_start_token_id; expected one: set it")
+        padding = config.pad_token_id if config.pad_token_id is not None else 0
+        args.remove_unused_columns = False
+        collator = Collator(padding, self._start, wrapped.window)
+        super().__init__(wrapped.model, args, data_collator=collator, processing_class=wrapped.tokenizer, **others)
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        """One batch; strategies that take turns count it."""
+        steps, since = self._batch
+        since = since if steps == self.state.global_step else 0
+        self._batch = (self.state.global_step, since + 1)
+        number = self.state.global_step * self.args.gradient_accumulation_steps + since
+        self._installation.policies = [self.strategy.trained(layer, number) for layer in self._layers]
+        return super().training_step(*args, **kwargs)
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """The model's own loss on the answer."""
+        given = {name: value for name, value in inputs.items() if name not in ("prefix_ids", "prompt_ids")}
+        with self._engine.reader.row_prefixes(_rows(inputs, "prefix_ids")):
+            return super().compute_loss(model, given, *args, **kwargs)
+
+    def prediction_step(  # type: ignore[override]
+        self, model: Any, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: Any = None, **generation: Any
+    ) -> tuple[float | None, Tensor | None, Tensor | None]:
+        """Answers (B, T), generated row by row where the decoder is given the questions, and what they should be."""
+        del ignore_keys, prediction_loss_only
+        inputs = self._prepare_inputs(inputs)
+        self._installation.policies = [self.strategy.tested(layer) for layer in self._layers]
+        settings = {**self.generation, **generation}
+        prompts = unpadded(inputs["prompt_ids"])
+        asked = any(prompt.numel() for prompt in prompts)
+        batches = [slice(row, row + 1) for row in range(len(prompts))] if asked else [slice(None)]
+        answers: list[Tensor] = []
+        for rows in batches:
+            given = {name: inputs[name][rows] for name in ("input_ids", "attention_mask")}
+            prefixes = _rows(inputs, "prefix_ids")
+            if asked:
+                start = torch.tensor([self._start], device=self.args.device)
+                given["decoder_input_ids"] = torch.cat((start, prompts[rows.start]))[None]
+            with torch.no_grad(), self._engine.reader.row_prefixes(None if prefixes is None else prefixes[rows]):
+                made = self.wrapped.model.generate(**given, **settings)
+            told = given["decoder_input_ids"].shape[1] if asked else 1
+            answers += list(made[:, told:])
+        padding = self.wrapped.model.config.pad_token_id or 0
+        predicted = torch.nn.utils.rnn.pad_sequence(answers, batch_first=True, padding_value=padding)
+        return None, predicted, inputs["labels"]
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """The model as Hugging Face keeps it, and what the strategy learned beside it."""
+        super().save_model(output_dir, _internal_call)
+        folder = Path(output_dir or str(self.args.output_dir))
+        if self.args.should_save:
+            self.strategy.save(folder)
+
+
+def _rows(inputs: dict[str, Any], name: str) -> list[Tensor] | None:
+    return unpadded(inputs[name]) if name in inputs else None
+
+
+def decoded(predictions: Any, tokenizer: Any) -> Sequence[str]:
+    """Texts of predicted ids, or of labels."""
+    ids = torch.as_tensor(predictions)
+    return tokenizer.batch_decode(
+        ids.masked_fill(ids == IGNORED, tokenizer.pad_token_id or 0), skip_special_tokens=True
+    )

@@ -1,0 +1,110 @@
+"""Gradients of long inputs against the slow, obvious way."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from oracle import relative
+from tiny import WINDOW, make
+
+from unlimiformer import Unlimiformer, reading, retrieval
+from unlimiformer.chunking import plan_windows
+from unlimiformer.install import PlaceholderOutput
+
+FAMILIES = ("bart", "t5", "pegasus", "led", "marian", "mt5")
+TOLERANCE = 2e-5
+
+
+def _model(family: str, dropout: float = 0.0):
+    model = make(family)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = dropout
+        elif isinstance(getattr(module, "dropout", None), float):
+            module.dropout = dropout
+    return model.train()
+
+
+def _batch(tokens: int):
+    generator = torch.Generator().manual_seed(tokens)
+    return torch.randint(3, 90, (1, tokens), generator=generator), torch.randint(3, 90, (1, 9), generator=generator)
+
+
+def _gradients(model, **inputs):
+    model.zero_grad()
+    loss = model(**inputs).loss
+    loss.backward()
+    return loss.detach(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def _same(got, expected):
+    assert relative(got[0], expected[0]) < TOLERANCE
+    assert set(got[1]) == set(expected[1])
+    largest = max(float(gradient.abs().max()) for gradient in expected[1].values())
+    for name, gradient in expected[1].items():
+        assert float((got[1][name] - gradient).abs().max()) < TOLERANCE * largest, name
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_input_within_the_window_trains_as_in_the_plain_model(family):
+    model = _model(family)
+    ids, labels = _batch(WINDOW - 4)
+    expected = _gradients(model, input_ids=ids, labels=labels)
+    with Unlimiformer(model, window=WINDOW) as u, u.engine.reader.row_prefixes([ids[0, :5]]):  # read into a memory
+        _same(_gradients(model, input_ids=ids[:, 5:], labels=labels), expected)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("at_once", [1 << 24, 1])
+def test_many_windows_train_as_full_attention_over_their_states(family, at_once, monkeypatch):
+    monkeypatch.setattr(retrieval, "_SCORES", at_once)
+    model = _model(family)
+    ids, labels = _batch(3 * WINDOW + 5)
+    with Unlimiformer(model, window=WINDOW, top_k=1000):
+        got = _gradients(model, input_ids=ids, labels=labels)
+    parts = []
+    for win in plan_windows(ids.shape[1], WINDOW, 0.5):
+        states = model.get_encoder()(input_ids=ids[:, win.start : win.end])[0]
+        parts.append(states[:, win.keep_start - win.start : win.keep_end - win.start])
+    whole = PlaceholderOutput(last_hidden_state=torch.cat(parts, dim=1))
+    mask = torch.ones(1, ids.shape[1], dtype=torch.long)
+    _same(got, _gradients(model, encoder_outputs=whole, attention_mask=mask, labels=labels))
+
+
+@pytest.mark.parametrize("family", ["bart", "t5"])
+@pytest.mark.parametrize("top_k", [7, 1000])
+def test_recomputation_changes_neither_loss_nor_gradients(family, top_k, monkeypatch):
+    """Dropout is on: what is computed again must drop the same."""
+    model = _model(family, dropout=0.1)
+    ids, labels = _batch(3 * WINDOW + 5)
+    monkeypatch.setattr(retrieval, "_SCORES", 1)
+    with Unlimiformer(model, window=WINDOW, top_k=top_k):
+        torch.manual_seed(0)
+        got = _gradients(model, input_ids=ids, labels=labels)
+        for module in (retrieval, reading):
+            monkeypatch.setattr(module, "checkpoint", lambda function, *args, use_reentrant: function(*args))
+        torch.manual_seed(0)
+        expected = _gradients(model, input_ids=ids, labels=labels)
+    _same(got, expected)
+
+
+def test_only_what_was_retrieved_is_trained():
+    """A state that no head retrieved has no gradient; with all tokens in reach every state has one."""
+    model = _model("bart")
+    ids, labels = _batch(3 * WINDOW)
+    shares = []
+    for top_k in (2, 1000):
+        with Unlimiformer(model, window=WINDOW, top_k=top_k) as u:
+            kept = []
+            original = u.engine.reader.read_sources
+
+            def read(*args, original=original, kept=kept, **kwargs):
+                memories = original(*args, **kwargs)
+                memories[0].store.states.retain_grad()
+                kept.append(memories[0])
+                return memories
+
+            u.engine.reader.read_sources = read
+            _gradients(model, input_ids=ids, labels=labels)
+            shares.append(float((kept[0].store.states.grad.abs().sum(1) > 0).float().mean()))
+    assert shares[0] < 0.9 and shares[1] == 1.0

@@ -1,0 +1,107 @@
+"""What each strategy lets the layers see."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from oracle import relative
+from tiny import WINDOW, make, random_ids
+
+from unlimiformer import Unlimiformer
+from unlimiformer.errors import UnlimiformerError
+from unlimiformer.retrieval import Policy, draw
+from unlimiformer.training.strategies import STRATEGIES, Memorizing
+from unlimiformer.training.strategies.memorizing import GATE
+
+LONG = 4 * WINDOW
+
+
+def _logits(model, u, policies, ids, labels):
+    u.installation.policies = policies
+    return model(input_ids=ids, decoder_input_ids=labels).logits
+
+
+def test_random_is_uniform_over_stored_tokens():
+    """Each of 128 tokens is drawn as often as any other, within five standard deviations of 600 times 16."""
+    draws, times = 16, 600
+    counts = torch.zeros(LONG)
+    for _ in range(times):
+        drawn = draw(LONG, draws)
+        assert drawn.unique().numel() == draws
+        counts[drawn] += 1
+    share = draws / LONG
+    assert float((counts - times * share).abs().max()) < 5 * (times * share * (1 - share)) ** 0.5
+    assert torch.equal(draw(5, draws), torch.arange(5))
+
+
+def test_random_draws_anew_for_every_layer_and_step():
+    model, ids, labels = make("bart"), random_ids(1, LONG), random_ids(1, 5, seed=4)
+    strategy = STRATEGIES["random"](8)
+    with Unlimiformer(model, window=WINDOW, top_k=8) as u, torch.no_grad():
+        policies = [strategy.trained(layer, 0) for layer in range(2)]
+        torch.manual_seed(0)
+        first = _logits(model, u, policies, ids, labels)
+        second = _logits(model, u, policies, ids, labels)
+        torch.manual_seed(0)
+        again = _logits(model, u, policies, ids, labels)
+    assert relative(second, first) > 1e-3
+    assert torch.equal(first, again)
+
+
+def test_alternating_alternates_by_batch():
+    strategy = STRATEGIES["alternating"](8)
+    assert [strategy.trained(1, step).random for step in range(6)] == [True, False, True, False, True, False]
+    assert not strategy.tested(1).random
+
+
+def test_chunked_covers_every_token_once():
+    ids = torch.arange(1000)
+    parts = STRATEGIES["chunked"](8).inputs(ids, 96)
+    assert torch.equal(torch.cat(parts), ids)
+    assert max(part.shape[0] for part in parts) == 96
+
+
+@pytest.mark.parametrize("method", ["standard", "truncate"])
+def test_standard_cuts_off(method):
+    assert torch.equal(STRATEGIES[method](8).inputs(torch.arange(1000), 96)[0], torch.arange(96))
+
+
+def test_sled_sees_everything():
+    model, ids, labels = make("t5"), random_ids(1, LONG), random_ids(1, 5, seed=4)
+    with Unlimiformer(model, window=WINDOW, top_k=4) as u, torch.no_grad():
+        sled = _logits(model, u, [STRATEGIES["sled"](4).tested(layer) for layer in range(2)], ids, labels)
+        everything = _logits(model, u, [Policy(LONG)] * 2, ids, labels)
+        few = _logits(model, u, [Policy(4)] * 2, ids, labels)
+    assert relative(sled, everything) < 2e-5
+    assert relative(few, everything) > 1e-3
+
+
+def test_memorizing_retrieves_in_one_layer():
+    strategy = Memorizing(8, layer=1)
+    model = make("bart")
+    with Unlimiformer(model, window=WINDOW) as u:
+        strategy.prepare(model, u.installation.attentions)
+    assert [strategy.tested(layer).retrieves for layer in range(2)] == [False, True]
+    assert strategy.tested(1).gate is None
+    with pytest.raises(UnlimiformerError, match="layer is 5; the decoder has 2"):
+        Memorizing(8, layer=5).prepare(model, u.installation.attentions)
+
+
+def test_a_gate_mixes_what_was_retrieved_with_the_first_window():
+    """Wide open it is retrieval alone, shut it is the first window alone; between, its gradient is not zero."""
+    model, ids, labels = make("bart"), random_ids(1, LONG), random_ids(1, 5, seed=4)
+    with Unlimiformer(model, window=WINDOW, top_k=8) as u:
+        strategy = Memorizing(8, layer=1, gated=True)
+        strategy.prepare(model, u.installation.attentions)
+        gate = getattr(u.installation.attentions[1].module, GATE)
+        gated = [strategy.tested(layer) for layer in range(2)]
+        local = Policy(8, retrieves=False)
+        with torch.no_grad():
+            for value, alone in ((30.0, [local, Policy(8)]), (-30.0, [local, local])):
+                gate.fill_(value)
+                expected = _logits(model, u, alone, ids, labels)
+                assert relative(_logits(model, u, gated, ids, labels), expected) < 2e-5
+            gate.fill_(0.5)
+        _logits(model, u, gated, ids, labels).square().sum().backward()
+        assert gate.grad is not None and float(gate.grad.abs().min()) > 0
+        assert gate.shape == (4,)
