@@ -20,6 +20,8 @@ FLOORS = [
     {"verification", "probing"},
     {"engines"},
     {"model"},
+    {"evaluation"},
+    {"training"},
     {"benchmarks", "demo"},
     {"planning"},
     {"cli"},

@@ -59,9 +59,15 @@ def opening_ids(text: str, tokenizer: Any) -> Tensor:
     """Token ids of a text that others follow: with the specials that open an input, without those that close it."""
     if tokenizer is None:
         raise UnlimiformerError("no tokenizer was given and the prefix is text; give one, or leave the prefix out")
+    plain = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return torch.cat((surrounding_ids(tokenizer, text)[0], torch.tensor(plain, dtype=torch.long)))
+
+
+def surrounding_ids(tokenizer: Any, text: str = "a") -> tuple[Tensor, Tensor]:
+    """The specials that open an input, and those that close it."""
     ids, plain = tokenizer(text)["input_ids"], tokenizer(text, add_special_tokens=False)["input_ids"]
     start = next((i for i in range(len(ids) - len(plain) + 1) if ids[i : i + len(plain)] == plain), 0)
-    return torch.tensor(ids[: start + len(plain)], dtype=torch.long)
+    return torch.tensor(ids[:start], dtype=torch.long), torch.tensor(ids[start + len(plain) :], dtype=torch.long)
 
 
 class _Rest:

@@ -165,6 +165,39 @@ def needle(
         messages.print(f"{name.replace('_', ' ')}: {value:,.2f}")
 
 
+@app.command("train")
+def train(
+    tokens: Annotated[int, typer.Option(help="Source tokens of the example.")] = 4096,
+    target: Annotated[int, typer.Option(help="Target tokens of the example.")] = 128,
+    methods: Annotated[str, typer.Option(help="With commas.")] = "chunked,random,retrieval,alternating,sled,memorizing",
+    repeats: Annotated[int, typer.Option(help="Steps of each method; the best counts.")] = 2,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the rows here.")] = None,
+) -> None:
+    """Step time and peak memory of every training method, BART-base's shape."""
+    if tokens < 1 or target < 1 or repeats < 1:
+        raise UnlimiformerError("--tokens, --target and --repeats must be at least 1")
+    quiet_libraries()
+    from rich.table import Table
+
+    from ..benchmarks import training as benchmark
+    from ..training.strategies import STRATEGIES
+
+    chosen = methods.split(",")
+    if unknown := [method for method in chosen if method not in STRATEGIES]:
+        raise UnlimiformerError(f"--methods has {unknown[0]!r}; expected some of: {', '.join(STRATEGIES)}")
+    rows: list[benchmark.Row] = []
+    with messages.status("Measuring") as status:
+        for row in benchmark.run(tokens, target, chosen, repeats, say=lambda line: status.update(line)):
+            rows.append(row)
+            if json_file is not None:
+                write_json(json_file, benchmark.report(rows, target=target, repeats=repeats))
+    table = Table("method", "seconds a step", "× standard", "× encoding + decoder step", "GB beyond the model")
+    for row in rows:
+        ratios = (f"{row.ratio_to_standard:.2f}", f"{row.ratio_to_parts:.2f}")
+        table.add_row(row.method, f"{row.seconds:.2f}", *ratios, f"{row.peak_bytes / 1e9:.2f}")
+    messages.print(table)
+
+
 def _real_memory(model: str, text: str, tokens: int) -> tuple[Any, Any]:
     """A wrapped model and a memory of real float32 states."""
     quiet_libraries()

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from ..errors import UnlimiformerError
-from ..tokenizing import opening_ids
+from ..tokenizing import opening_ids, surrounding_ids
 from .data import Example
 
 IGNORED = -100
@@ -68,7 +68,8 @@ class Features(Dataset):
         inputs: Inputs = whole,
     ) -> None:
         self.examples, self._tokenizer, self._asking, self._limits = examples, tokenizer, asking, limits
-        self._documents: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
+        self._documents: dict[str, Tensor] = {}
+        self._opening, self._closing = surrounding_ids(tokenizer)
         self.cut = 0
         self._features: list[dict[str, Any]] = []
         for example in examples:
@@ -85,8 +86,7 @@ class Features(Dataset):
         before = self._asking.place == "window"
         prefix = opening_ids(asked, self._tokenizer) if before else torch.empty(0, dtype=torch.long)
         prompt = [] if before else self._tokenizer(asked, add_special_tokens=False)["input_ids"]
-        opening, body, closing = self._document(example.document)
-        opening = opening[:0] if before else opening  # it opens the prefix
+        opening, closing = self._opening[:0] if before else self._opening, self._closing  # a prefix has its own
         room = window - prefix.shape[0] - opening.shape[0] - closing.shape[0]
         if room < 1:
             raise UnlimiformerError(
@@ -100,21 +100,20 @@ class Features(Dataset):
             "prompt_ids": torch.tensor(prompt, dtype=torch.long),
             "answer_ids": torch.tensor(answer, dtype=torch.long),
         }
-        return [{"input_ids": torch.cat((opening, part, closing)), **shared} for part in inputs(body, room)]
+        return [
+            {"input_ids": torch.cat((opening, part, closing)), **shared}
+            for part in inputs(self._document(example.document), room)
+        ]
 
-    def _document(self, text: str) -> tuple[Tensor, Tensor, Tensor]:
-        """Token ids: specials that open an input, the text's own, specials that close it."""
+    def _document(self, text: str) -> Tensor:
+        """The text's own token ids, up to the limit."""
         if text not in self._documents:
-            ids = self._tokenizer(text, verbose=False)["input_ids"]
-            specials = set(self._tokenizer.all_special_ids)
-            start = next((i for i, token in enumerate(ids) if token not in specials), len(ids))
-            end = len(ids) - next((i for i, token in enumerate(reversed(ids)) if token not in specials), 0)
-            if start >= end:
+            ids = self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+            if not ids:
                 raise UnlimiformerError(f"a document has no tokens: {text[:40]!r}; expected some text")
-            stop = end if self._limits.source is None else min(end, start + self._limits.source)
-            self.cut += stop < end
-            tokens = torch.tensor(ids, dtype=torch.long)
-            self._documents[text] = (tokens[:start], tokens[start:stop], tokens[end:])
+            limit = self._limits.source
+            self.cut += limit is not None and len(ids) > limit
+            self._documents[text] = torch.tensor(ids[:limit], dtype=torch.long)
         return self._documents[text]
 
 

@@ -40,7 +40,7 @@ def train(settings: TrainingSettings, output: Path, say: Say = lambda line: None
     resumed = _opened(settings, output)
     set_seed(settings.seed)
     wrapped = _wrapped(settings)
-    strategy = _strategy(settings, wrapped)
+    strategy = strategy_of(settings, wrapped)
     callbacks = [Journal(output / _METRICS), *([watch] if watch is not None else [])]
     if settings.patience is not None:
         callbacks.append(EarlyStoppingCallback(settings.patience))
@@ -93,7 +93,8 @@ def _with_lora(model: Any, rank: int) -> Any:
     return peft.get_peft_model(model, peft.LoraConfig(kind, r=rank, lora_alpha=2 * rank, target_modules=targets))
 
 
-def _strategy(settings: TrainingSettings, wrapped: Unlimiformer) -> Strategy:
+def strategy_of(settings: TrainingSettings, wrapped: Unlimiformer) -> Strategy:
+    """The method's strategy, for a wrapped model."""
     kind = STRATEGIES[settings.method]
     if kind is Memorizing:
         return Memorizing(wrapped.top_k, settings.layer, settings.gated)

@@ -1,0 +1,159 @@
+"""Examples from files, hubs and programs, and what becomes of them."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+import torch
+
+from unlimiformer.benchmarks.needle import WORDINGS
+from unlimiformer.errors import UnlimiformerError
+from unlimiformer.training import Asking, Example, Features, Limits, TrainingSettings, data, examples, recipes
+from unlimiformer.training.facts import _WORDS, _facts, examples_in
+from unlimiformer.training.features import IGNORED, Collator
+from unlimiformer.training.settings import read_recipe
+from unlimiformer.training.strategies import STRATEGIES
+
+
+def test_both_shapes_of_lines(tmp_path):
+    path = tmp_path / "d.jsonl"
+    lines = [
+        {"document": "one", "answer": "a"},
+        {"document": "two", "questions": [{"question": "q", "answer": "b"}, {"question": "r", "answer": "c"}]},
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)) + "\n\n")
+    expected = [Example("one", "a"), Example("two", "b", "q"), Example("two", "c", "r")]
+    assert examples(str(path)) == expected
+    assert examples(str(path), limit=2) == expected[:2]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "line 2: no JSON"),
+        ("[1]", 'line 2: no text called "document"'),
+        ('{"document": 5, "answer": "x"}', 'line 2: no text called "document"'),
+        ('{"document": "x"}', 'line 2: an "answer" or "question" is missing'),
+        ('{"document": "x", "questions": ["q"]}', 'line 2: an "answer" or "question" is missing'),
+        ('{"document": "x", "answer": "y", "question": 3}', 'line 2: an "answer" or "question" is missing'),
+    ],
+)
+def test_a_bad_line_is_named_by_its_number(tmp_path, line, message):
+    path = tmp_path / "d.jsonl"
+    path.write_text(json.dumps({"document": "one", "answer": "a"}) + "\n" + line + "\n")
+    with pytest.raises(UnlimiformerError, match=message):
+        examples(str(path))
+
+
+def test_no_file_and_no_known_name(tmp_path):
+    with pytest.raises(UnlimiformerError, match="expected a JSONL file, or one of: govreport"):
+        examples("nowhere.jsonl")
+    (tmp_path / "empty.jsonl").write_text("\n")
+    with pytest.raises(UnlimiformerError, match="has no examples"):
+        examples(str(tmp_path / "empty.jsonl"))
+
+
+def test_rows_of_a_hub(monkeypatch):
+    rows = {
+        "govreport": [{"input": "a report\n\nof two parts", "output": "short"}],
+        "qasper": [{"input": "Why?\n\nA paper\n\nof two parts", "output": "because"}],
+        "booksum": [{"book": "a book", "summary": "short"}],
+    }
+    monkeypatch.setattr(data, "_hub_rows", lambda name, split: rows[name])
+    assert examples("govreport") == [Example("a report\n\nof two parts", "short")]
+    assert examples("qasper") == [Example("A paper\n\nof two parts", "because", "Why?")]
+    assert examples("booksum") == [Example("a book", "short")]
+
+
+def test_a_hub_that_cannot_be_reached_is_named():
+    pytest.importorskip("datasets")
+    with pytest.raises(UnlimiformerError, match="qmsum could not be loaded from 'tau/scrolls'"):
+        examples("qmsum")
+
+
+def _features(tokenizer, example, place, inputs, limits=None, window=16):
+    limits = limits or Limits(None, None)
+    return Features([example], tokenizer, Asking(place, "{question}"), limits, window, inputs)
+
+
+def test_chunks_cover_the_document_once_and_fit_the_window(tokenizer):
+    words = [f"w{i}" for i in range(40)]
+    example = Example(" ".join(words), "w1", "w2 w3")
+    made = _features(tokenizer, example, "window", STRATEGIES["chunked"](8).inputs)
+    inputs = [made[i] for i in range(len(made))]
+    assert all(len(each["prefix_ids"]) + len(each["input_ids"]) <= 16 for each in inputs)
+    seen = [token for each in inputs for token in each["input_ids"].tolist() if token not in (1, 2)]
+    assert seen == tokenizer(" ".join(words), add_special_tokens=False)["input_ids"]
+    assert all(int(each["input_ids"][-1]) == tokenizer.eos_token_id for each in inputs)
+
+
+def test_the_collator_gives_the_plain_model_what_it_expects(tokenizer):
+    """Within the window the question is part of the input; the decoder's text is the labels, moved by one."""
+    made = _features(tokenizer, Example("w5 w6", "w7 w8", "w9"), "window", STRATEGIES["standard"](8).inputs)
+    batch = Collator(0, 2, 16)([made[0]])
+    assert tokenizer.decode(batch["input_ids"][0]) == "<s> w9 w5 w6 </s>"
+    assert "prefix_ids" not in batch
+    assert torch.equal(batch["labels"][0, :-1], batch["decoder_input_ids"][0, 1:])
+
+
+def test_a_question_in_the_decoder_is_given_and_not_learned(tokenizer):
+    made = _features(tokenizer, Example("w5 w6", "w7", "w9 w10"), "decoder", STRATEGIES["standard"](8).inputs)
+    batch = Collator(0, 2, 16)([made[0]])
+    asked = tokenizer("w9 w10", add_special_tokens=False)["input_ids"]
+    assert batch["decoder_input_ids"][0, :3].tolist() == [2, *asked]
+    assert batch["labels"][0, :2].tolist() == [IGNORED] * 2 and batch["labels"][0, 2] != IGNORED
+
+
+def test_a_long_answer_keeps_its_end(tokenizer):
+    made = _features(
+        tokenizer, Example("w5", " ".join(["w1"] * 9)), "window", STRATEGIES["standard"](8).inputs, Limits(None, 4)
+    )
+    assert len(made[0]["answer_ids"]) == 4 and int(made[0]["answer_ids"][-1]) == tokenizer.eos_token_id
+
+
+def test_every_recipe_is_complete():
+    found = recipes()
+    assert {name.split("/")[0] for name in found} >= {"govreport-bart-base", "booksum-primera", "qmsum-bart-base"}
+    for name, told in found.items():
+        assert TrainingSettings.of(told, name).method in STRATEGIES
+    assert read_recipe("booksum-bart-base/alternating")["method"] == "alternating"
+    with pytest.raises(UnlimiformerError, match="no recipe 'magic'"):
+        read_recipe("magic")
+
+
+def test_a_recipe_of_ones_own(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("model: m\ndata: d.jsonl\nmethod: sled\n")
+    assert read_recipe(str(path)) == {"model": "m", "data": "d.jsonl", "method": "sled"}
+    path.write_text("model: m\ncolour: red\n")
+    with pytest.raises(UnlimiformerError, match="has colour; expected only: model"):
+        TrainingSettings.of(read_recipe(str(path)), "mine")
+    path.write_text("- a\n")
+    with pytest.raises(UnlimiformerError, match="has no names and values"):
+        read_recipe(str(path))
+
+
+def test_facts_are_in_their_text_among_rivals():
+    """The fact is a line of the passage; no other line answers its question; the same seed writes the same."""
+    texts = ["\n".join(f"line {i} of a play with some words" for i in range(500))]
+    made = examples_in(texts, 50, (60, 200), 5, seed=3)
+    assert made == examples_in(texts, 50, (60, 200), 5, seed=3) != examples_in(texts, 50, (60, 200), 5, seed=4)
+    rng = random.Random(0)
+    for _ in range(200):
+        facts = _facts(rng, 5)
+        assert len(facts) == 6 and len({fact.question for fact in facts}) == 6
+        assert all(fact.answer in fact.sentence for fact in facts)
+    for example in made:
+        assert sum(line.startswith("line ") for line in example.document.split("\n")) >= 6
+        assert example.answer in example.document
+
+
+def test_what_is_reported_was_not_learned():
+    """No wording of `bench needle` can be written by the program."""
+    learned = {word for name in ("roles", "codes", "holders", "titles", "vehicles") for word in _WORDS[name]}
+    for kinds in WORDINGS.values():
+        for forms in kinds.values():
+            for sentence, _ in forms:
+                assert not any(f" {word} " in f" {sentence.lower()} " for word in map(str.lower, learned)), sentence
