@@ -20,7 +20,7 @@ FLOORS = [
     {"verification", "probing"},
     {"engines"},
     {"model"},
-    {"evaluation"},
+    {"asking", "evaluation"},
     {"training"},
     {"benchmarks", "demo"},
     {"planning"},

@@ -5,14 +5,13 @@ Knows how to ask and to measure; how it is printed is the command's business.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from .asking import Asking, Conversation, Reply
 from .encoding import Progress
-from .engines import DecoderOnlyEngine
 from .model import Output, Unlimiformer
 from .pictures import pyplot
 from .provenance import Passage
@@ -34,19 +33,10 @@ class Answer:
     output: Output
 
     @classmethod
-    def of(
-        cls,
-        question: str,
-        truncated: str,
-        output: Output,
-        passages: list[Passage],
-        window: int,
-        encode_seconds: float,
-        answer_seconds: float,
-    ) -> Answer:
-        """From an output and what is known beside it."""
-        tokens, size = len(output.memory), output.memory.nbytes
-        figures = (window, tokens, size, encode_seconds, answer_seconds)
+    def of(cls, question: str, truncated: str, reply: Reply, passages: list[Passage], window: int) -> Answer:
+        """From a reply and what is known beside it."""
+        output = reply.output
+        figures = (window, len(output.memory), output.memory.nbytes, reply.reading, reply.answering)
         return cls(question, truncated.strip(), output.text.strip(), passages, *figures, output)
 
     def figures(self) -> dict[str, Any]:
@@ -86,56 +76,17 @@ def ask(
     wrapped: Unlimiformer,
     text: str,
     questions: Sequence[str],
-    form: str = "{question}",
+    asking: Asking | None = None,
     progress: Progress | None = None,
 ) -> Iterator[Answer]:
-    """Asks each question twice: of as much of the text as the plain model sees, and of all of it.
-
-    An encoder–decoder reads the text with the question before every window, a decoder-only model once for all.
-    """
+    """Asks each question twice: of as much of the text as the plain model sees, and of all of it."""
     settings: dict[str, Any] = {"max_new_tokens": 24, "do_sample": False, "num_beams": 1}
-    if isinstance(wrapped.engine, DecoderOnlyEngine):
-        yield from _ask_decoder(wrapped, wrapped.engine, text, questions, settings, progress)
-        return
+    talk = Conversation(wrapped, text, asking or Asking(form="{question}"))
     for question in questions:
-        prefix = form.format(question=question)
-        truncated = _truncated(wrapped, prefix + text, settings)
-        started = time.perf_counter()
-        memory = wrapped.index(text, prefix=prefix, progress=progress)
-        encoded = time.perf_counter()
-        output = wrapped.generate(memory, provenance=True, **settings)
-        seconds = (encoded - started, time.perf_counter() - encoded)
-        passages = output.provenance.passages(count=2, tokens=40)
-        yield Answer.of(question, truncated, output, passages, wrapped.window, *seconds)
-
-
-def _ask_decoder(
-    wrapped: Unlimiformer,
-    engine: DecoderOnlyEngine,
-    text: str,
-    questions: Sequence[str],
-    settings: dict[str, Any],
-    progress: Progress | None,
-) -> Iterator[Answer]:
-    plain = engine.truncated(text)
-    started = time.perf_counter()
-    memory = wrapped.index(text, progress=progress)
-    reading = time.perf_counter() - started
-    for question in questions:
-        truncated = plain.ask(question, **settings)
-        started = time.perf_counter()
-        output = wrapped.generate(memory, prompt=question, provenance=True, **settings)
-        seconds = (reading, time.perf_counter() - started)
-        passages = output.provenance.passages(count=1, tokens=60)
-        yield Answer.of(question, truncated, output, passages, engine.decoder.limit, *seconds)
-
-
-def _truncated(wrapped: Unlimiformer, text: str, settings: dict[str, Any]) -> str:
-    """The plain model's answer to as much as its window holds; such input takes its own path."""
-    inputs = wrapped.tokenizer(text, truncation=True, max_length=wrapped.window, return_tensors="pt")
-    inputs = {name: inputs[name].to(wrapped.model.device) for name in ("input_ids", "attention_mask")}
-    made = wrapped.model.generate(**inputs, **settings)
-    return wrapped.tokenizer.decode(made[0], skip_special_tokens=True)
+        truncated = talk.truncated(question, **settings)
+        reply = talk.ask(question, progress, provenance=True, **settings)
+        assert reply.output.provenance is not None, "it was asked for"
+        yield Answer.of(question, truncated, reply, reply.output.provenance.passages(2, 40), talk.plain_window)
 
 
 def draw(answers: Sequence[Answer], path: Path, title: str) -> None:

@@ -8,9 +8,10 @@ import random
 import pytest
 import torch
 
+from unlimiformer.asking import Asking
 from unlimiformer.benchmarks.needle import WORDINGS
 from unlimiformer.errors import UnlimiformerError
-from unlimiformer.training import Asking, Example, Features, Limits, TrainingSettings, data, examples, recipes
+from unlimiformer.training import Example, Features, Limits, TrainingSettings, data, examples, recipes
 from unlimiformer.training.facts import _WORDS, _facts, examples_in
 from unlimiformer.training.features import IGNORED, Collator
 from unlimiformer.training.settings import read_recipe

@@ -13,16 +13,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
 
-from ..engines import DecoderOnlyEngine
+from ..asking import Asking, Conversation
 from ..errors import UnlimiformerError
-from ..memory import Memory
 from ..model import Unlimiformer
 from ..pictures import pyplot
 from .clock import ms_per_token
@@ -275,27 +273,24 @@ def run(
     depths: int,
     which: str = "reported",
     plain: bool = True,
+    asking: Asking | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Iterator[Row]:
     """Asks every question of one document of each length, and yields the rows as they come."""
-    assert isinstance(wrapped.engine, DecoderOnlyEngine)
     for tokens in lengths:
         facts = needles(depths, which)
-        written = planted(text, facts, tokens, wrapped.tokenizer)
-        say(f"{tokens:,} tokens: reading")
-        methods: dict[str, Callable[[str], str]] = {"ours": partial(_ours, wrapped, wrapped.index(written))}
+        talk = Conversation(wrapped, planted(text, facts, tokens, wrapped.tokenizer), asking or Asking())
+        methods: dict[str, Callable[..., str]] = {
+            "ours": lambda *args, talk=talk, **g: talk.ask(*args, **g).output.text
+        }
         if plain:
-            methods["truncated"] = partial(wrapped.engine.truncated(written).ask, **_ANSWER)
+            methods["truncated"] = talk.truncated
         for number, fact in enumerate(facts):
             say(f"{tokens:,} tokens: question {number + 1} of {len(facts)}")
             for method, ask in methods.items():
-                answer = ask(fact.question)
+                answer = ask(fact.question, **_ANSWER)
                 correct = fact.answered_by(answer)
                 yield Row(method, tokens, fact.depth, correct, fact.kind, fact.question, fact.answer, answer)
-
-
-def _ours(wrapped: Unlimiformer, memory: Memory, question: str) -> str:
-    return wrapped.generate(memory, prompt=question, **_ANSWER).text
 
 
 def speed(wrapped: Unlimiformer, text: str, tokens: int, new_tokens: int = 24, repeats: int = 3) -> dict[str, float]:

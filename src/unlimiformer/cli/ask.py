@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..catalogue.entries import MODELS
 from ..errors import UnlimiformerError
 from .console import messages, progress_bar, size
 from .options import (
@@ -24,12 +21,12 @@ from .options import (
     Selection,
     TopK,
     Window,
+    asking_of,
     open_wrapped,
 )
 
 if TYPE_CHECKING:
-    from ..memory import Memory
-    from ..model import Output, Unlimiformer
+    from ..model import Output
 
 
 def command(
@@ -69,11 +66,15 @@ def command(
     source, wrapped = open_wrapped(file, model, given, device)
     generation = {"max_new_tokens": max_new_tokens, "do_sample": False, "num_beams": 1}
     generation["provenance"] = passages > 0 and selection != "top-k"
-    form = MODELS[model].question if model in MODELS else "{question}"
-    told = []
-    for question, output, seconds in _answers(wrapped, source, questions, form, generation):
+    from ..asking import Conversation
+
+    talk, told = Conversation(wrapped, source, asking_of(model)), []
+    for question in questions:
+        with progress_bar("Reading") as progress:
+            reply = talk.ask(question, progress, **generation)
+        output = reply.output
         found = output.provenance.passages(passages) if output.provenance else []
-        told.append(_figures(question, output, found, seconds))
+        told.append(_figures(question, output, found, reply.answering))
         if not as_json:
             _show(told[-1])
     memory = output.memory
@@ -83,26 +84,6 @@ def command(
     else:
         line = f"{len(memory):,} tokens in {memory.windows:,} windows · memory {size(memory.nbytes)}"
         messages.print(line, style="dim")
-
-
-def _answers(
-    wrapped: Unlimiformer, source: Any, questions: list[str], form: str, generation: dict[str, Any]
-) -> Iterator[tuple[str, Output, float]]:
-    """Each question, its answer, and the seconds that answering took, without the reading."""
-    from ..engines import EncoderDecoderEngine
-    from ..memory import Memory
-
-    before_windows = isinstance(wrapped.engine, EncoderDecoderEngine) and not isinstance(source, Memory)
-    text = "".join(source) if before_windows else source
-    memory: Memory | None = source if isinstance(source, Memory) else None
-    for question in questions:
-        if memory is None or before_windows:
-            prefix = form.format(question=question) if before_windows else None
-            with progress_bar("Reading") as progress:
-                memory = wrapped.index(text, prefix=prefix, progress=progress)
-        started = time.perf_counter()
-        output = wrapped.generate(memory, prompt=None if before_windows else question, **generation)
-        yield question, output, time.perf_counter() - started
 
 
 def _figures(question: str, output: Output, passages: list, seconds: float) -> dict[str, Any]:

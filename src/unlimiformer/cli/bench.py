@@ -9,7 +9,7 @@ import typer
 
 from ..errors import UnlimiformerError
 from .console import integers, messages, progress_bar, quiet_libraries, write_json
-from .options import PositionsOption, Selection, TopK, fetch, load_wrapped, settings
+from .options import PositionsOption, Selection, TopK, asking_of, fetch, load_wrapped, settings
 
 app = typer.Typer(help="Measure speed and memory.", no_args_is_help=True)
 
@@ -113,7 +113,7 @@ def search(
 
 @app.command("needle")
 def needle(
-    model: Annotated[str, typer.Option(help="A decoder-only model: a name, a folder or a hub id.")] = NEEDLE_MODEL,
+    model: Annotated[str, typer.Option(help="A name from `unlimiformer models`, a folder or a hub id.")] = NEEDLE_MODEL,
     lengths: Annotated[str, typer.Option(help="Tokens of the documents, as 2000,8000.")] = "2000,8000,32000",
     depths: Annotated[int, typer.Option(help="Places in a document; each has a fact of every kind.")] = 10,
     text: RealText = NEEDLE_TEXTS,
@@ -140,17 +140,21 @@ def needle(
     from ..benchmarks import needle as benchmark
     from ..engines import DecoderOnlyEngine
 
-    if not isinstance(wrapped.engine, DecoderOnlyEngine):
-        raise UnlimiformerError(f"{model} is an encoder–decoder; expected a decoder-only model, such as {NEEDLE_MODEL}")
+    causal = isinstance(wrapped.engine, DecoderOnlyEngine)
+    if speed and not causal:
+        raise UnlimiformerError(f"--speed was given; {model} is an encoder–decoder, which `bench decode` measures")
     rows: list[benchmark.Row] = []
     figures: dict[str, float] = {}
 
-    about = {"model": model, "wordings": wordings, "depths": depths, "selection": wrapped.engine.selection}
+    about = {"model": model, "wordings": wordings, "depths": depths, "top_k": wrapped.top_k}
+    if isinstance(wrapped.engine, DecoderOnlyEngine):
+        about["selection"] = wrapped.engine.selection
     with messages.status("Measuring") as status:
         if speed:
             status.update("Measuring time and RAM")
             figures = benchmark.speed(wrapped, words, max(chosen))
-        for row in benchmark.run(wrapped, words, chosen, depths, wordings, plain, say=lambda t: status.update(t)):
+        settled = (wrapped, words, chosen, depths, wordings, plain, asking_of(model))
+        for row in benchmark.run(*settled, say=lambda line: status.update(line)):
             rows.append(row)
             if json_file is not None:  # after every answer, so that an interruption loses nothing
                 write_json(json_file, benchmark.report(rows, speed=figures, **about))

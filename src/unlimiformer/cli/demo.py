@@ -8,9 +8,8 @@ from typing import Annotated
 
 import typer
 
-from ..catalogue.entries import MODELS
 from .console import messages, peak_memory, progress_bar, quiet_libraries, size
-from .options import fetch
+from .options import asking_of, fetch
 
 MODEL, TEXT = "flan-t5-small", "shakespeare/hamlet"
 TOP_K = {"flan-t5-small": 8}  # others have defaults that serve
@@ -42,10 +41,9 @@ def command(
         questions = [fact.question for fact in demo.FACTS]
         for fact in demo.FACTS:
             messages.print(f"planted {fact.place:.0%} into {text}: {fact.sentence}")
-    form = MODELS[model].question if model in MODELS else "{question}"
     answers = []
     with progress_bar("Reading") as progress:
-        for answer in demo.ask(wrapped, content, questions, form, progress):
+        for answer in demo.ask(wrapped, content, questions, asking_of(model), progress):
             answers.append(answer)
             if not as_json:
                 _show(answer, content)

@@ -13,6 +13,7 @@ from ..errors import UnlimiformerError
 from .console import input_pieces, messages, progress_bar, quiet_libraries
 
 if TYPE_CHECKING:
+    from ..asking import Asking
     from ..memory import Memory
     from ..model import Unlimiformer
     from ..sources import Text
@@ -81,6 +82,16 @@ def open_wrapped(
 
     kept = source if isinstance(source, Memory) else None
     return source, load_wrapped(model, settings(kept, **given), device)
+
+
+def asking_of(model: str) -> Asking:
+    """How a model wants its questions: as the catalogue says, as it was trained, or plainly."""
+    from ..asking import Asking
+    from ..catalogue.entries import MODELS
+
+    if model in MODELS:
+        return Asking(form=MODELS[model].question)
+    return Asking.of(model) or Asking(form="{question}")
 
 
 def fetch(model: str, *texts: str) -> list[str]:

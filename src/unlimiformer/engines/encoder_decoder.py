@@ -65,7 +65,7 @@ class EncoderDecoderEngine:
     ) -> list[Made]:
         """The model's own `generate`; a prompt starts the decoder's text."""
         if any(prompt is not None for prompt in prompts):
-            generation = {**generation, "decoder_input_ids": self._decoder_prompts(prompts)}
+            generation = {**generation, "decoder_input_ids": self.decoder_prompts(prompts)}
         outputs = self.installation.output(memories)
         mask = torch.ones((len(memories), 1), dtype=torch.long, device=outputs[0].device)
         listener = self._listener(generation) if provenance else None
@@ -91,7 +91,8 @@ class EncoderDecoderEngine:
                 raise UnlimiformerError(f"provenance was asked for with {name}={value}; it is known for 1 only")
         return Listener()
 
-    def _decoder_prompts(self, prompts: list[str | None]) -> Tensor:
+    def decoder_prompts(self, prompts: list[str | None]) -> Tensor:
+        """What the decoder's texts start with, as token ids (B, n)."""
         configs = (self.model.generation_config, self.model.config)
         starts = (getattr(config, "decoder_start_token_id", None) for config in configs)
         start = next((token for token in starts if token is not None), None)

@@ -2,7 +2,7 @@
 
 from .causal import CausalTrainer
 from .data import Example, examples
-from .features import Asking, Features, Limits
+from .features import Features, Limits
 from .run import train
 from .settings import TrainingSettings, read_recipe, recipes
 from .strategies import STRATEGIES, Strategy
@@ -10,7 +10,6 @@ from .trainer import UnlimiformerTrainer
 
 __all__ = [
     "STRATEGIES",
-    "Asking",
     "CausalTrainer",
     "Example",
     "Features",

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from ..asking import Asking
 from ..errors import UnlimiformerError
 from ..tokenizing import opening_ids, surrounding_ids
 from .data import Example
@@ -25,26 +26,6 @@ def whole(ids: Tensor, room: int) -> list[Tensor]:
     """All of a document, as one input."""
     del room
     return [ids]
-
-
-@dataclass(frozen=True)
-class Asking:
-    """How a question reaches the model: `form` before every window, or at the start of the decoder's text.
-
-    `summary` stands for the question in examples that have none.
-    """
-
-    place: str = "window"
-    form: str = "{question}\n"
-    summary: str = "Summarize the text."
-
-    def __post_init__(self) -> None:
-        if self.place not in ("window", "decoder"):
-            raise UnlimiformerError(f"the question's place is {self.place!r}; expected window or decoder")
-
-    def text(self, question: str | None) -> str:
-        """What the model is given."""
-        return self.form.format(question=self.summary if question is None else question)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import torch
 from transformers import EarlyStoppingCallback, PrinterCallback, Seq2SeqTrainingArguments, TrainerCallback
 from transformers.trainer_utils import get_last_checkpoint, set_seed
 
+from ..asking import Asking
 from ..config import UnlimiformerConfig
 from ..engines import DecoderOnlyEngine
 from ..errors import UnlimiformerError
@@ -21,7 +22,7 @@ from ..loading import load
 from ..model import Unlimiformer
 from .causal import CausalTrainer
 from .data import examples
-from .features import Asking, Features, Limits, whole
+from .features import Features, Limits, whole
 from .settings import TrainingSettings
 from .strategies import STRATEGIES, Memorizing, Strategy
 from .trainer import UnlimiformerTrainer, decoded

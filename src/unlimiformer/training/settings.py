@@ -8,6 +8,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from ..asking import PLACES
 from ..errors import UnlimiformerError
 from .strategies import STRATEGIES
 
@@ -57,7 +58,7 @@ class TrainingSettings:
     def __post_init__(self) -> None:
         _one_of("method", self.method, tuple(STRATEGIES))
         _one_of("schedule", self.schedule, SCHEDULES)
-        _one_of("question", self.question, ("window", "decoder"))
+        _one_of("question", self.question, PLACES)
         least = {"source_limit": 1, "target_limit": 2, "new_tokens": 1, "batch_size": 1, "accumulation": 1, "warmup": 0}
         optional = {"top_k": 1, "window": 2, "examples": 1, "validation_examples": 1, "patience": 1, "steps": 1}
         optional |= {"validate_every": 1, "lora": 1}

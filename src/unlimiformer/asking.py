@@ -1,0 +1,119 @@
+"""Questions about one text: where they go in each kind of model, and when the text has to be read for them."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .encoding import Progress
+from .engines import DecoderOnlyEngine
+from .errors import UnlimiformerError
+from .memory import Memory
+from .model import Output, Unlimiformer
+
+PLACES = ("window", "decoder")
+
+
+@dataclass(frozen=True)
+class Asking:
+    """How an encoder–decoder is asked: `form` stands before every window, or at the start of the decoder's text.
+
+    `summary` stands for the question where there is none. A decoder-only model is asked behind the text, as it is.
+    """
+
+    place: str = "window"
+    form: str = "{question}\n"
+    summary: str = "Summarize the text."
+
+    def __post_init__(self) -> None:
+        if self.place not in PLACES:
+            raise UnlimiformerError(f"the question's place is {self.place!r}; expected one of: {', '.join(PLACES)}")
+
+    @classmethod
+    def of(cls, folder: str | Path) -> Asking | None:
+        """How a model that was trained into this folder was taught to be asked; None where nobody says."""
+        kept = Path(folder) / "training.json"
+        if not kept.is_file():
+            return None
+        told = json.loads(kept.read_text())
+        return cls(told["question"], told["form"])
+
+    def text(self, question: str | None) -> str:
+        """What the model is given."""
+        return self.form.format(question=self.summary if question is None else question)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer, and the seconds that reading and answering took."""
+
+    output: Output
+    reading: float
+    answering: float
+
+
+@dataclass
+class Conversation:
+    """One text, or a memory of it, and a model that is asked about it.
+
+    The text is read once, unless questions stand before every window: then it is read for each of them.
+    """
+
+    wrapped: Unlimiformer
+    source: Any
+    asking: Asking = field(default_factory=Asking)
+
+    def __post_init__(self) -> None:
+        self._causal = isinstance(self.wrapped.engine, DecoderOnlyEngine)
+        self._memory: Memory | None = self.source if isinstance(self.source, Memory) else None
+        self._before_windows = not self._causal and self._memory is None and self.asking.place == "window"
+        if self._before_windows and not isinstance(self.source, str):
+            self.source = "".join(self.source)
+        self._reading = 0.0
+        self._plain: Any = None
+
+    @property
+    def plain_window(self) -> int:
+        """How many tokens the plain model sees."""
+        engine = self.wrapped.engine
+        return engine.decoder.limit if isinstance(engine, DecoderOnlyEngine) else self.wrapped.window
+
+    def ask(self, question: str, progress: Progress | None = None, **generation: Any) -> Reply:
+        """The answer from all of the text; `progress` is told of the windows if it has to be read."""
+        memory = self._read(question, progress)
+        prompt = None if self._before_windows else self._prompt(question)
+        started = time.perf_counter()
+        output = self.wrapped.generate(memory, prompt=prompt, **generation)
+        return Reply(output, self._reading, time.perf_counter() - started)
+
+    def truncated(self, question: str, **generation: Any) -> str:
+        """The plain model's answer to as much of the text as its window holds."""
+        engine, tokenizer = self.wrapped.engine, self.wrapped.tokenizer
+        if isinstance(engine, DecoderOnlyEngine):
+            self._plain = self._plain or engine.truncated(self.source)
+            return self._plain.ask(question, **generation)
+        before = self.asking.text(question) if self._before_windows else ""
+        inputs = tokenizer(before + self.source, truncation=True, max_length=self.wrapped.window, return_tensors="pt")
+        given = {name: inputs[name].to(self.wrapped.model.device) for name in ("input_ids", "attention_mask")}
+        if not self._before_windows:
+            given["decoder_input_ids"] = engine.decoder_prompts([self._prompt(question)])
+        with torch.no_grad():
+            made = self.wrapped.model.generate(**given, **generation)  # such input takes the model's own path
+        told = given["decoder_input_ids"].shape[1] if "decoder_input_ids" in given else 0
+        return tokenizer.decode(made[0, told:], skip_special_tokens=True)
+
+    def _prompt(self, question: str) -> str:
+        return self.asking.text(question) if not self._causal and self.asking.place == "decoder" else question
+
+    def _read(self, question: str, progress: Progress | None) -> Memory:
+        if self._memory is None or self._before_windows:
+            started = time.perf_counter()
+            prefix = self.asking.text(question) if self._before_windows else None
+            self._memory = self.wrapped.index(self.source, prefix=prefix, progress=progress)
+            self._reading = time.perf_counter() - started
+        return self._memory
