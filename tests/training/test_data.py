@@ -11,7 +11,7 @@ import torch
 from unlimiformer.asking import Asking
 from unlimiformer.benchmarks.needle import WORDINGS
 from unlimiformer.errors import UnlimiformerError
-from unlimiformer.training import Example, Features, Limits, TrainingSettings, data, examples, recipes
+from unlimiformer.training import Example, Features, Limits, TrainingSettings, data, examples, facts, recipes
 from unlimiformer.training.facts import _WORDS, _facts, examples_in
 from unlimiformer.training.features import IGNORED, Collator
 from unlimiformer.training.settings import read_recipe
@@ -149,6 +149,27 @@ def test_facts_are_in_their_text_among_rivals():
     for example in made:
         assert sum(line.startswith("line ") for line in example.document.split("\n")) >= 6
         assert example.answer in example.document
+
+
+def test_several_sources_and_written_facts(tmp_path, monkeypatch):
+    path = tmp_path / "d.jsonl"
+    path.write_text(json.dumps({"document": "one", "answer": "a"}) + "\n")
+    texts = {}
+
+    def text(name):
+        texts[name] = tmp_path / "play.txt"
+        texts[name].write_text("a line of a play\n" * 3000)
+        return texts[name]
+
+    monkeypatch.setattr(facts, "get_text", text)
+    made = examples(f"{path},facts:3,long-facts:2")
+    assert len(made) == 6 and made[0] == Example("one", "a")
+    lengths = [len(example.document.split()) for example in made[1:]]
+    assert max(lengths[:3]) < 500 < min(lengths[3:])
+    assert made[1:4] != examples("facts:3", "validation")
+    assert not {"shakespeare/hamlet", "shakespeare/lear"} & set(texts) and len(texts) > 20
+    with pytest.raises(UnlimiformerError, match="facts:2000"):
+        examples("facts:many")
 
 
 def test_what_is_reported_was_not_learned():

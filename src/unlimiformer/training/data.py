@@ -21,6 +21,9 @@ HUB: dict[str, tuple[str, str | None]] = {
 }
 """Names of the paper's data sets, and where a hub has them."""
 
+WRITTEN: dict[str, tuple[tuple[int, int], int]] = {"facts": ((40, 300), 7), "long-facts": ((600, 2000), 9)}
+"""Facts that a program writes into real texts: how many words a passage has, and how many rivals at most."""
+
 _ASKING = ("qmsum", "qasper", "narrativeqa", "contractnli")  # their inputs begin with a question and an empty line
 _FIELDS = (("input", "output"), ("book", "summary"))
 _SHAPES = (
@@ -39,19 +42,32 @@ class Example:
 
 
 def examples(source: str, split: str = "train", limit: int | None = None) -> list[Example]:
-    """All examples of a JSONL file, or of a hub's data set with a known name; at most `limit`."""
-    path = Path(source)
-    if path.is_file():
-        found = list(_of_file(path))
+    """All examples of some sources, with commas between them; at most `limit`, evenly spread.
+
+    A source is a JSONL file, the name of a hub's data set, or facts that a program writes, as facts:2000.
+    """
+    found = [example for each in source.split(",") for example in _of_source(each, split)]
+    return found if limit is None else found[:: max(1, len(found) // limit)][:limit]
+
+
+def _of_source(source: str, split: str) -> list[Example]:
+    name, _, count = source.partition(":")
+    if Path(source).is_file():
+        found = list(_of_file(Path(source)))
     elif source in HUB:
         found = [_of_hub(source, row) for row in _hub_rows(source, split)]
+    elif name in WRITTEN and count.isdigit():
+        from .facts import written
+
+        found = written(int(count), *WRITTEN[name], seed=0 if split == "train" else 1)
     else:
+        names = ", ".join((*HUB, *(f"{name}:2000" for name in WRITTEN)))
         raise UnlimiformerError(
-            f"no file {source!r}, and no data set of that name; expected a JSONL file, or one of: {', '.join(HUB)}"
+            f"no file {source!r}, and no data set of that name; expected a JSONL file, or one of: {names}"
         )
     if not found:
         raise UnlimiformerError(f"{source} has no examples; expected lines, each {_SHAPES}")
-    return found[:limit]
+    return found
 
 
 def _of_file(path: Path) -> Iterator[Example]:

@@ -13,9 +13,12 @@ from pathlib import Path
 
 import yaml
 
+from ..catalogue import get_text
+from ..catalogue.entries import TEXTS
 from .data import Example
 
 _WORDS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+_NOT_READ = tuple(f"shakespeare/{play}" for play in ("hamlet", "macbeth", "othello", "lear"))
 _REAL = 0.5  # the share of names that exist; the others are made up of syllables
 
 
@@ -142,6 +145,12 @@ def _facts(rng: random.Random, rivals: int) -> list[Fact]:
         if len(found) <= rivals and made.question not in {fact.question for fact in found}:
             found.append(made)
     return found
+
+
+def written(count: int, words: tuple[int, int], rivals: int, seed: int) -> list[Example]:
+    """Examples in all texts of the catalogue but those of `bench needle`."""
+    names = [name for name in TEXTS if name not in _NOT_READ]
+    return examples_in([get_text(name).read_text() for name in names], count, words, rivals, seed)
 
 
 def examples_in(texts: Sequence[str], count: int, words: tuple[int, int], rivals: int, seed: int) -> list[Example]:

@@ -29,7 +29,10 @@ from .trainer import UnlimiformerTrainer, decoded
 
 Say = Callable[[str], None]
 _SETTINGS, _METRICS = "training.json", "metrics.jsonl"
-_LORA_TARGETS = ["q", "k", "v", "o", "q_proj", "k_proj", "v_proj", "o_proj", "out_proj"]
+_LORA_TARGETS = (
+    *("q", "k", "v", "o", "q_proj", "k_proj", "v_proj", "o_proj", "out_proj"),  # attention, by the families' names
+    *("wi", "wi_0", "wi_1", "wo", "fc1", "fc2", "gate_proj", "up_proj", "down_proj"),  # what is between
+)
 
 
 def train(settings: TrainingSettings, output: Path, say: Say = lambda line: None, watch: Any = None) -> dict[str, Any]:

@@ -1,0 +1,134 @@
+"""A table like the paper's tables 2 and 3, on real data that fits small hardware.
+
+`python bench/qmsum_table.py TRAIN.jsonl VALIDATION.jsonl [examples] [validated] [seeds]`: flan-t5-small is trained by
+every method with so many examples of the training split, cut to 2,048 tokens, and answers so many questions of the
+validation split. Means go to bench/results/qmsum_table.json, every answer to qmsum_table.csv beside it. A run that was
+stopped goes on: what a row has answered is not asked again.
+"""
+
+import csv
+import json
+import sys
+from pathlib import Path
+from statistics import mean
+
+import torch
+
+from unlimiformer import Unlimiformer
+from unlimiformer.asking import Asking
+from unlimiformer.catalogue import get_model
+from unlimiformer.evaluation.rouge import rouge
+from unlimiformer.training import TrainingSettings, examples, train
+from unlimiformer.training.run import strategy_of
+from unlimiformer.training.strategies import Sled
+
+MODEL, LIMIT, TARGET, NEW = "flan-t5-small", 2048, 128, 96
+FORM = "question: {question} context: "
+STANDARD = {"method": "standard"}
+ROWS = {  # what is trained, and whether it is tested with all of each document, or as SLED
+    "truncated": (STANDARD, "truncated"),
+    "truncated, +test SLED": (STANDARD, "sled"),
+    "truncated, +test": (STANDARD, "unlimited"),
+    "early stop": ({**STANDARD, "early_stop_unlimited": True}, "unlimited"),
+    "chunked, +test": ({"method": "chunked"}, "unlimited"),
+    "random": ({"method": "random"}, "unlimited"),
+    "retrieval": ({"method": "retrieval"}, "unlimited"),
+    "alternating": ({"method": "alternating"}, "unlimited"),
+    "SLED": ({"method": "sled"}, "unlimited"),
+    "memorizing": ({"method": "memorizing"}, "unlimited"),
+}
+RESULTS = Path(__file__).with_name("results")
+TABLE, ANSWERS = RESULTS / "qmsum_table.json", RESULTS / "qmsum_table.csv"
+
+
+def main(data: str, validation: str, count: int = 96, validated: int = 40, seeds: int = 1) -> None:
+    """Trains what is not trained yet, answers what is not answered yet, and keeps the means."""
+    get_model(MODEL)
+    told = _told()
+    asked = examples(validation, limit=validated)
+    for seed in range(seeds):
+        for name, (changes, test) in ROWS.items():
+            done = {number for row, s, number, _, _ in told if (row, s) == (name, seed)}
+            if len(done) < len(asked):
+                settings = _settings(data, validation, count, seed, changes)
+                folder = Path("build/qmsum") / f"{'-'.join(map(str, changes.values()))}-{count}-{seed}"
+                train(settings, folder, say=lambda line: print(line, flush=True))
+                for number, answer in _answers(folder, settings, test, asked, done):
+                    told.append((name, seed, number, answer, asked[number].answer))
+                    _keep(told, count, len(asked))
+            print(name, seed, _scores(told, name, seed), flush=True)
+
+
+def _settings(data: str, validation: str, count: int, seed: int, changes: dict) -> TrainingSettings:
+    return TrainingSettings(
+        model=MODEL,
+        data=data,
+        validation=validation,
+        validation_examples=8,
+        examples=count,
+        form=FORM,
+        source_limit=LIMIT,
+        target_limit=TARGET,
+        new_tokens=NEW,
+        top_k=128,
+        steps=count // 4,
+        validate_every=max(1, count // 8),
+        accumulation=4,
+        learning_rate=3e-4,
+        schedule="constant",
+        seed=seed,
+        **changes,
+    )
+
+
+@torch.no_grad()
+def _answers(folder: Path, settings: TrainingSettings, test: str, asked: list, done: set):
+    asking = Asking(settings.question, settings.form)
+    with Unlimiformer.from_pretrained(folder, top_k=settings.top_k) as u:
+        strategy = strategy_of(settings, u)
+        strategy.prepare(u.model, u.installation.attentions)
+        tested = Sled(u.top_k) if test == "sled" else strategy
+        u.installation.policies = [tested.tested(layer) for layer in range(len(u.installation.attentions))]
+        for number, example in enumerate(asked):
+            if number in done:
+                continue
+            text, prefix = example.document, asking.text(example.question)
+            if test == "truncated":
+                ids = u.tokenizer(prefix + text, truncation=True, max_length=u.window, return_tensors="pt")
+                made = u.model.generate(input_ids=ids["input_ids"], max_new_tokens=NEW, do_sample=False)
+                yield number, u.tokenizer.decode(made[0], skip_special_tokens=True)
+            else:
+                yield number, u.generate(text, prefix=prefix, max_new_tokens=NEW, do_sample=False).text
+
+
+def _scores(told: list[tuple], name: str, seed: int) -> dict[str, float]:
+    mine = [(answer, reference) for row, s, _, answer, reference in told if (row, s) == (name, seed)]
+    return rouge(*zip(*mine, strict=True))
+
+
+def _told() -> list[tuple]:
+    if not ANSWERS.exists():
+        return []
+    with ANSWERS.open(newline="") as file:
+        return [
+            (row, int(seed), int(n), answer, reference)
+            for row, seed, n, answer, reference in list(csv.reader(file))[1:]
+        ]
+
+
+def _keep(told: list[tuple], count: int, validated: int) -> None:
+    with ANSWERS.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("method", "seed", "question", "answer", "reference"))
+        writer.writerows(told)
+    rows = []
+    for name in dict.fromkeys(row[0] for row in told):
+        seeds = sorted({row[1] for row in told if row[0] == name})
+        scores = [_scores(told, name, seed) for seed in seeds]
+        rows.append({"method": name, "seeds": len(seeds), **{k: mean(s[k] for s in scores) for k in scores[0]}})
+    about = {"model": MODEL, "training_examples": count, "training_limit": LIMIT, "validated": validated}
+    TABLE.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:3], *map(int, sys.argv[3:]))
