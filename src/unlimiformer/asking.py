@@ -15,6 +15,7 @@ from .engines import DecoderOnlyEngine
 from .errors import UnlimiformerError
 from .memory import Memory
 from .model import Output, Unlimiformer
+from .sources import given_ids, text_pieces
 
 PLACES = ("window", "decoder")
 
@@ -33,6 +34,14 @@ class Asking:
     def __post_init__(self) -> None:
         if self.place not in PLACES:
             raise UnlimiformerError(f"the question's place is {self.place!r}; expected one of: {', '.join(PLACES)}")
+        try:
+            said = self.form.format(question="?!")
+        except (KeyError, IndexError, ValueError):
+            said = ""
+        if "?!" not in said:
+            raise UnlimiformerError(
+                f"the form of questions is {self.form!r}; expected some text with {{question}} in it"
+            )
 
     @classmethod
     def of(cls, folder: str | Path) -> Asking | None:
@@ -40,8 +49,11 @@ class Asking:
         kept = Path(folder) / "training.json"
         if not kept.is_file():
             return None
-        told = json.loads(kept.read_text())
-        return cls(told["question"], told["form"])
+        try:
+            told = json.loads(kept.read_text())
+            return cls(told["question"], told["form"])
+        except (ValueError, KeyError, TypeError):
+            return None  # somebody else's file
 
     def text(self, question: str | None) -> str:
         """What the model is given."""
@@ -50,8 +62,9 @@ class Asking:
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer, and the seconds that reading and answering took."""
+    """An answer, without what the model was given before it; and the seconds that reading and answering took."""
 
+    text: str
     output: Output
     reading: float
     answering: float
@@ -59,7 +72,7 @@ class Reply:
 
 @dataclass
 class Conversation:
-    """One text, or a memory of it, and a model that is asked about it.
+    """One text (a string, a path, pieces of text, or a memory) and a model that is asked about it.
 
     The text is read once, unless questions stand before every window: then it is read for each of them.
     """
@@ -72,8 +85,9 @@ class Conversation:
         self._causal = isinstance(self.wrapped.engine, DecoderOnlyEngine)
         self._memory: Memory | None = self.source if isinstance(self.source, Memory) else None
         self._before_windows = not self._causal and self._memory is None and self.asking.place == "window"
-        if self._before_windows and not isinstance(self.source, str):
-            self.source = "".join(self.source)
+        if given_ids(self.source) is not None:
+            raise UnlimiformerError("token ids were given; expected a text that can be asked about, or its memory")
+        self._text = "".join(text_pieces(self.source)) if self._memory is None else ""
         self._reading = 0.0
         self._plain: Any = None
 
@@ -89,16 +103,19 @@ class Conversation:
         prompt = None if self._before_windows else self._prompt(question)
         started = time.perf_counter()
         output = self.wrapped.generate(memory, prompt=prompt, **generation)
-        return Reply(output, self._reading, time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        new = output.token_ids[self.wrapped.engine.given_tokens(prompt) :]
+        return Reply(self.wrapped.tokenizer.decode(new, skip_special_tokens=True), output, self._reading, seconds)
 
     def truncated(self, question: str, **generation: Any) -> str:
         """The plain model's answer to as much of the text as its window holds."""
         engine, tokenizer = self.wrapped.engine, self.wrapped.tokenizer
+        text = self.source.text if isinstance(self.source, Memory) else self._text
         if isinstance(engine, DecoderOnlyEngine):
-            self._plain = self._plain or engine.truncated(self.source)
+            self._plain = self._plain or engine.truncated(text)
             return self._plain.ask(question, **generation)
         before = self.asking.text(question) if self._before_windows else ""
-        inputs = tokenizer(before + self.source, truncation=True, max_length=self.wrapped.window, return_tensors="pt")
+        inputs = tokenizer(before + text, truncation=True, max_length=self.wrapped.window, return_tensors="pt")
         given = {name: inputs[name].to(self.wrapped.model.device) for name in ("input_ids", "attention_mask")}
         if not self._before_windows:
             given["decoder_input_ids"] = engine.decoder_prompts([self._prompt(question)])
@@ -114,6 +131,6 @@ class Conversation:
         if self._memory is None or self._before_windows:
             started = time.perf_counter()
             prefix = self.asking.text(question) if self._before_windows else None
-            self._memory = self.wrapped.index(self.source, prefix=prefix, progress=progress)
+            self._memory = self.wrapped.index(self._text, prefix=prefix, progress=progress)
             self._reading = time.perf_counter() - started
         return self._memory

@@ -37,7 +37,7 @@ class Answer:
         """From a reply and what is known beside it."""
         output = reply.output
         figures = (window, len(output.memory), output.memory.nbytes, reply.reading, reply.answering)
-        return cls(question, truncated.strip(), output.text.strip(), passages, *figures, output)
+        return cls(question, truncated.strip(), reply.text.strip(), passages, *figures, output)
 
     def figures(self) -> dict[str, Any]:
         """All but the tensors."""

@@ -280,9 +280,7 @@ def run(
     for tokens in lengths:
         facts = needles(depths, which)
         talk = Conversation(wrapped, planted(text, facts, tokens, wrapped.tokenizer), asking or Asking())
-        methods: dict[str, Callable[..., str]] = {
-            "ours": lambda *args, talk=talk, **g: talk.ask(*args, **g).output.text
-        }
+        methods: dict[str, Callable[..., str]] = {"ours": lambda *args, talk=talk, **g: talk.ask(*args, **g).text}
         if plain:
             methods["truncated"] = talk.truncated
         for number, fact in enumerate(facts):

@@ -26,7 +26,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..model import Output
+    from ..asking import Reply
 
 
 def command(
@@ -48,7 +48,7 @@ def command(
     """Ask about a text of any length, or about a memory of it.
 
     A decoder-only model reads the text once for all questions. An encoder–decoder reads each question in front of every
-    window, unless it is given a memory: then the question starts its answer.
+    window, unless it was trained to be asked in its decoder, or is given a memory: then the question starts its answer.
     """
     if max_new_tokens < 1 or passages < 0:
         raise UnlimiformerError("--max-new-tokens must be at least 1 and --passages at least 0")
@@ -65,7 +65,7 @@ def command(
     }
     source, wrapped = open_wrapped(file, model, given, device)
     generation = {"max_new_tokens": max_new_tokens, "do_sample": False, "num_beams": 1}
-    generation["provenance"] = passages > 0 and selection != "top-k"
+    generation["provenance"] = passages > 0 and getattr(wrapped.engine, "selection", None) != "top-k"
     from ..asking import Conversation
 
     talk, told = Conversation(wrapped, source, asking_of(model)), []
@@ -74,7 +74,7 @@ def command(
             reply = talk.ask(question, progress, **generation)
         output = reply.output
         found = output.provenance.passages(passages) if output.provenance else []
-        told.append(_figures(question, output, found, reply.answering))
+        told.append(_figures(question, reply, found))
         if not as_json:
             _show(told[-1])
     memory = output.memory
@@ -86,10 +86,11 @@ def command(
         messages.print(line, style="dim")
 
 
-def _figures(question: str, output: Output, passages: list, seconds: float) -> dict[str, Any]:
-    shown = [{**vars(passage), "text": output.memory.text[passage.start : passage.end]} for passage in passages]
-    of = len(output.memory.text) if shown else 0
-    return {"question": question, "answer": output.text, "seconds": seconds, "characters": of, "passages": shown}
+def _figures(question: str, reply: Reply, passages: list) -> dict[str, Any]:
+    text = reply.output.memory.text if passages else ""
+    shown = [{**vars(passage), "text": text[passage.start : passage.end]} for passage in passages]
+    told = {"question": question, "answer": reply.text, "seconds": reply.answering}
+    return {**told, "characters": len(text), "passages": shown}
 
 
 def _show(told: dict[str, Any]) -> None:
