@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
 
 from .catalogue import find_model
 from .errors import UnlimiformerError
+
+_ADAPTER = "adapter_config.json"
 
 
 def load(name: str | os.PathLike[str], dtype: Any = None, device: str | None = None) -> tuple[Any, Any]:
@@ -19,6 +22,8 @@ def load(name: str | os.PathLike[str], dtype: Any = None, device: str | None = N
 
     where = str(find_model(str(name)) or name)
     folder = Path(where)
+    if (folder / _ADAPTER).is_file():
+        return _with_adapter(folder, dtype, device)
     looks_local = folder.exists() or where.startswith((".", "/", "~"))
     if looks_local and not (folder / "config.json").exists():
         raise UnlimiformerError(f"{where} has no config.json; give a folder saved with save_pretrained, or a hub id")
@@ -31,6 +36,26 @@ def load(name: str | os.PathLike[str], dtype: Any = None, device: str | None = N
         reason = " ".join(str(error).split())[:300]
         raise UnlimiformerError(f"cannot load {where!r}: {reason}") from error
     return model.eval(), tokenizer
+
+
+def _with_adapter(folder: Path, dtype: Any, device: str | None) -> tuple[Any, Any]:
+    """The model that an adapter of peft was trained for, with the adapter's weights added to its own."""
+    try:
+        import peft
+    except ImportError:
+        raise UnlimiformerError(
+            f"{folder} is an adapter and needs the package `peft`; install unlimiformer[lora]"
+        ) from None
+    from transformers import AutoTokenizer
+
+    base = json.loads((folder / _ADAPTER).read_text()).get("base_model_name_or_path")
+    if not base:
+        raise UnlimiformerError(f"{folder} does not say which model it is an adapter of; expected one in {_ADAPTER}")
+    model, tokenizer = load(base, dtype, device)
+    merged = peft.PeftModel.from_pretrained(model, str(folder)).merge_and_unload()
+    merged.config._name_or_path = str(folder)
+    kept = (folder / "tokenizer_config.json").is_file()
+    return merged.eval(), AutoTokenizer.from_pretrained(folder) if kept else tokenizer
 
 
 def _quick_dtype(config: Any, device: str | None) -> Any:

@@ -144,7 +144,7 @@ def test_facts_are_in_their_text_among_rivals():
     rng = random.Random(0)
     for _ in range(200):
         facts = _facts(rng, 5)
-        assert len(facts) == 6 and len({fact.question for fact in facts}) == 6
+        assert len(facts) == 6 and len({fact.about for fact in facts}) == 6
         assert all(fact.answer in fact.sentence for fact in facts)
     for example in made:
         assert sum(line.startswith("line ") for line in example.document.split("\n")) >= 6

@@ -15,10 +15,21 @@ from conftest import make_book
 from safetensors.torch import load_file
 from tiny import WINDOW, make
 from tiny_decoders import tiny_decoder
+from transformers import Seq2SeqTrainingArguments
 
 from unlimiformer import Unlimiformer
+from unlimiformer.asking import Asking
 from unlimiformer.errors import UnlimiformerError
-from unlimiformer.training import STRATEGIES, TrainingSettings, train
+from unlimiformer.training import (
+    STRATEGIES,
+    Features,
+    Limits,
+    TrainingSettings,
+    UnlimiformerTrainer,
+    examples,
+    run,
+    train,
+)
 
 
 def _saved(path, model, tokenizer):
@@ -70,12 +81,54 @@ def test_every_method_trains_and_can_be_used(folder, data, tmp_path, method, que
         assert u.generate(make_book(100), max_new_tokens=3).token_ids.shape[0] > 1
 
 
-def test_a_document_is_learned(folder, data, tmp_path):
-    """Retrieval training fits eight answers that lie outside the first window."""
-    train(_settings(folder, data, method="retrieval", steps=40, batch_size=4, learning_rate=3e-2), tmp_path / "out")
-    losses = [json.loads(line).get("loss") for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
-    losses = [loss for loss in losses if loss is not None]
-    assert losses[-1] < 0.5 * losses[0]
+def _losses(folder):
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line["loss"] for line in lines if "loss" in line]
+
+
+def test_what_lies_beyond_the_window_is_learned(folder, tmp_path):
+    """All documents begin alike, so that only what the first window does not show tells their answers."""
+    words = make_book(60).split()
+    lines = [{"document": " ".join(words + [f"w{50 + n}"] * 30), "answer": f"w{n}"} for n in range(4)]
+    path = tmp_path / "alike.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines * 2))
+    last = {}
+    for method in ("standard", "retrieval"):
+        settings = _settings(folder, str(path), method=method, steps=60, batch_size=8, learning_rate=2e-2)
+        train(settings, tmp_path / method)
+        last[method] = _losses(tmp_path / method)[-1]
+    assert last["standard"] > 0.6  # guessing one of four, and the end: half of ln 4
+    assert last["retrieval"] < 0.3
+
+
+def test_accumulated_batches_are_averaged(folder, data, tmp_path):
+    """Two batches of two are as one of four; dropout makes a small difference."""
+    for name, batch_size, accumulation in (("one", 4, 1), ("two", 2, 2)):
+        changes = {"batch_size": batch_size, "accumulation": accumulation, "steps": 2, "weight_decay": 0.0}
+        train(_settings(folder, data, method="retrieval", learning_rate=1e-5, **changes), tmp_path / name)
+    figures = [json.loads((tmp_path / name / "metrics.jsonl").read_text().splitlines()[-1]) for name in ("one", "two")]
+    assert figures[0]["train_loss"] == pytest.approx(figures[1]["train_loss"], rel=0.03)
+
+
+def test_turns_are_counted_by_batch(folder, data, tmp_path, monkeypatch):
+    seen = []
+    original = STRATEGIES["alternating"].trained
+    monkeypatch.setattr(
+        STRATEGIES["alternating"],
+        "trained",
+        lambda self, layer, step: (seen.append(step), original(self, layer, step))[1],
+    )
+    train(_settings(folder, data, method="alternating", accumulation=2, steps=3), tmp_path / "out")
+    assert seen == [step for step in range(6) for _ in range(2)]  # two layers
+
+
+def test_the_wrapper_sees_afterwards_what_it_saw_before(folder, data, tmp_path):
+    u = Unlimiformer.from_pretrained(folder, window=WINDOW, top_k=8)
+    own = u.installation.policies
+    features = Features(examples(data), u.tokenizer, Asking(), Limits(None, None), WINDOW)
+    args = Seq2SeqTrainingArguments(output_dir=str(tmp_path), max_steps=1, report_to=[], save_strategy="no")
+    UnlimiformerTrainer(u, STRATEGIES["random"](8), args, train_dataset=features).train()
+    assert u.installation.policies is own
 
 
 def test_a_killed_training_goes_on_with_the_same_result(folder, data, tmp_path):
@@ -94,9 +147,61 @@ def test_a_killed_training_goes_on_with_the_same_result(folder, data, tmp_path):
     process.wait()
     assert not (tmp_path / "killed" / "model.safetensors").exists()
     train(settings, tmp_path / "killed")
-    whole, killed = _weights(tmp_path / "whole"), _weights(tmp_path / "killed")
-    for name, weight in whole.items():
-        assert torch.allclose(weight, killed[name], atol=1e-6), name
+    _same_weights(tmp_path / "whole", tmp_path / "killed")
+    steps = [json.loads(line)["step"] for line in (tmp_path / "killed" / "metrics.jsonl").read_text().splitlines()]
+    assert steps == sorted(steps) and steps.count(8) == [
+        json.loads(line)["step"] for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()
+    ].count(8)
+
+
+def _same_weights(one, other):
+    other = _weights(other)
+    for name, weight in _weights(one).items():
+        assert torch.allclose(weight, other[name], atol=1e-6), name
+
+
+def test_an_interrupted_training_goes_on_with_the_same_result(folder, data, tmp_path, monkeypatch):
+    """Ctrl-C in the middle of a step, between two checkpoints."""
+    settings = _settings(folder, data, method="random", steps=6, validate_every=100, accumulation=2)
+    train(settings, tmp_path / "whole")
+    calls, original = [], UnlimiformerTrainer.compute_loss
+
+    def interrupted(self, *args, **kwargs):
+        calls.append(1)
+        if len(calls) == 8:
+            raise KeyboardInterrupt
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(UnlimiformerTrainer, "compute_loss", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(settings, tmp_path / "stopped")
+    assert [path.name for path in (tmp_path / "stopped").glob("checkpoint-*")] == ["checkpoint-3"]
+    train(settings, tmp_path / "stopped")
+    _same_weights(tmp_path / "whole", tmp_path / "stopped")
+
+
+def test_a_half_written_checkpoint_is_no_checkpoint(folder, data, tmp_path):
+    settings = _settings(folder, data, steps=4)
+    train(settings, tmp_path / "out")
+    (tmp_path / "out" / "result.json").unlink()
+    (tmp_path / "out" / "checkpoint-4" / "trainer_state.json").unlink()
+    said = []
+    train(settings, tmp_path / "out", say=said.append)
+    assert any(line.endswith("checkpoint-2") for line in said)
+
+
+def test_a_finished_training_is_not_trained_further(folder, data, tmp_path):
+    settings = _settings(folder, data, steps=3)
+    first = train(settings, tmp_path / "out")
+    before = (tmp_path / "out" / "model.safetensors").read_bytes()
+    assert train(settings, tmp_path / "out") == first
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() == before
+
+
+def test_a_mistake_leaves_the_folder_free(folder, data, tmp_path):
+    with pytest.raises(UnlimiformerError, match="no file"):
+        train(_settings(folder, "quesions.jsonl"), tmp_path / "out")
+    assert train(_settings(folder, data, steps=1), tmp_path / "out")["steps"] == 1
 
 
 def test_a_learned_gate_is_kept_and_used_again(folder, data, tmp_path):
@@ -114,6 +219,12 @@ def test_lora_trains_an_adapter_only(folder, data, tmp_path):
     kept = load_file(tmp_path / "out" / "adapter_model.safetensors")
     assert kept and all("lora" in name for name in kept)
     assert not (tmp_path / "out" / "model.safetensors").exists()
+    with Unlimiformer.from_pretrained(tmp_path / "out", window=WINDOW) as u:
+        u.generate(make_book(100), max_new_tokens=3)
+        trained = u.model.state_dict()
+    base = load_file(f"{folder}/model.safetensors")
+    name = "decoder.block.0.layer.1.EncDecAttention.q.weight"
+    assert not torch.allclose(trained[name], base[name], atol=1e-7)
 
 
 def test_a_decoder_only_model_trains_with_lora(data, tmp_path, tokenizer):
@@ -139,7 +250,17 @@ def test_a_decoder_only_model_trains_with_lora(data, tmp_path, tokenizer):
     assert all("lora" in name for name in load_file(tmp_path / "out" / "adapter_model.safetensors"))
 
 
-def test_the_best_checkpoint_is_kept_and_training_stops_early(folder, data, tmp_path):
+def test_the_best_checkpoint_is_kept(folder, data, tmp_path, monkeypatch):
+    scores = iter([{"mean": 1.0}, {"mean": 3.0}, {"mean": 2.0}, {"mean": 3.0}])
+    monkeypatch.setattr(run, "_scores", lambda tokenizer, predicted: next(scores))
+    settings = _settings(folder, data, validation=data, validation_examples=1, validate_every=1, steps=3)
+    train(settings, tmp_path / "out")
+    _same_weights(tmp_path / "out", tmp_path / "out" / "checkpoint-2")
+    last = _weights(tmp_path / "out" / "checkpoint-3")
+    assert any(not torch.equal(weight, last[name]) for name, weight in _weights(tmp_path / "out").items())
+
+
+def test_training_stops_early(folder, data, tmp_path):
     settings = _settings(
         folder, data, validation=data, validation_examples=3, patience=1, validate_every=1, steps=50, learning_rate=1e-9
     )
@@ -171,6 +292,10 @@ def test_documents_over_the_limit_are_cut_and_it_is_said(folder, data, tmp_path)
         ({"patience": 2}, "without validation data"),
         ({"batch_size": 0}, "batch_size is 0; expected at least 1"),
         ({"learning_rate": 0.0}, "learning_rate is 0.0; expected more than 0"),
+        ({"learning_rate": "fast"}, "learning_rate is 'fast'; expected a number"),
+        ({"steps": "many"}, "steps is 'many'; expected a whole number"),
+        ({"form": "Q: {q}"}, "the form of questions is 'Q: {q}'"),
+        ({"method": "memorizing", "gated": True, "lora": 4}, "does not keep the gate"),
         ({"question": "behind"}, "question is 'behind'; expected one of: window, decoder"),
     ],
 )

@@ -28,14 +28,17 @@ PARTS = ("encoding", "decoder step")
 
 @dataclass(frozen=True)
 class Row:
-    """One method: seconds of a step (the best of several), and bytes at the peak beyond the loaded model."""
+    """One method: seconds of a step (the best of several), and bytes at the peak beyond the loaded model.
+
+    Ratios are None until what they compare with is measured.
+    """
 
     method: str
     tokens: int
     seconds: float
     peak_bytes: int
-    ratio_to_standard: float = 0.0
-    ratio_to_parts: float = 0.0
+    ratio_to_standard: float | None
+    ratio_to_parts: float | None
 
 
 def run(tokens: int, target: int, methods: Sequence[str], repeats: int, say: Callable[[str], None]) -> Iterator[Row]:
@@ -45,9 +48,11 @@ def run(tokens: int, target: int, methods: Sequence[str], repeats: int, say: Cal
         say(f"{tokens:,} tokens: {method}")
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             seconds[method], peak = pool.apply(_measure, (method, tokens, target, repeats))
-        parts = sum(seconds.get(part, 0.0) for part in PARTS)
-        standard = seconds.get("standard", float("nan"))
-        yield Row(method, tokens, seconds[method], peak, seconds[method] / standard, seconds[method] / parts)
+        to_standard = to_parts = None
+        if "standard" in seconds:
+            to_standard = seconds[method] / seconds["standard"]
+            to_parts = seconds[method] / sum(seconds[part] for part in PARTS)
+        yield Row(method, tokens, seconds[method], peak, to_standard, to_parts)
 
 
 def _measure(method: str, tokens: int, target: int, repeats: int) -> tuple[float, int]:
@@ -55,14 +60,17 @@ def _measure(method: str, tokens: int, target: int, repeats: int) -> tuple[float
     ids = torch.randint(5, 50_000, (1, tokens), generator=torch.Generator().manual_seed(0))
     labels = torch.randint(5, 50_000, (1, target), generator=torch.Generator().manual_seed(1))
     step = _parts(model, ids, labels)[method] if method in PARTS else _method(model, method, ids, labels)
+    before = _peak_bytes()
     step(0, True)  # warm up: pages and kernels, with the shortest input
-    before, best = _peak_bytes(), float("inf")
+    turns = 2 if method == "alternating" else 1
+    best = float("inf")
     for number in range(repeats):
         model.zero_grad(set_to_none=True)
         started = time.perf_counter()
-        step(number, False)
-        best = min(best, time.perf_counter() - started)
-    return best, max(0, _peak_bytes() - before)
+        for turn in range(turns):
+            step(number * turns + turn, False)
+        best = min(best, (time.perf_counter() - started) / turns)
+    return best, _peak_bytes() - before
 
 
 def _parts(model: Any, ids: torch.Tensor, labels: torch.Tensor) -> dict[str, Callable[[int, bool], None]]:

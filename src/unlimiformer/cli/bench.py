@@ -197,7 +197,7 @@ def train(
                 write_json(json_file, benchmark.report(rows, target=target, repeats=repeats))
     table = Table("method", "seconds a step", "× standard", "× encoding + decoder step", "GB beyond the model")
     for row in rows:
-        ratios = (f"{row.ratio_to_standard:.2f}", f"{row.ratio_to_parts:.2f}")
+        ratios = ["–" if r is None else f"{r:.2f}" for r in (row.ratio_to_standard, row.ratio_to_parts)]
         table.add_row(row.method, f"{row.seconds:.2f}", *ratios, f"{row.peak_bytes / 1e9:.2f}")
     messages.print(table)
 

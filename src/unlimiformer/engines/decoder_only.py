@@ -163,6 +163,12 @@ class DecoderOnlyEngine:
         return self._recall(asked, generation)
 
     @torch.no_grad()
+    def read(self, ids: Tensor) -> Memory:
+        """A memory of token ids (S,) for this model as it is now; it can be neither kept nor checked."""
+        source = Source(ids.to(self.decoder.device), self.prompts.head(None).to(self.decoder.device), {})
+        return self.reader.read_sources([source], self.encode)[0]
+
+    @torch.no_grad()
     def prompt(self, memory: Memory, question: str) -> Tensor:
         """Token ids of all that the model reads again for a question."""
         return self._laid_out(Asked(memory, self.prompts.tail(question)))

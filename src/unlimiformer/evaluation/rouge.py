@@ -12,7 +12,8 @@ KINDS = ("rouge1", "rouge2", "rougeL")
 
 
 @cache
-def _scorer() -> Any:
+def scorer() -> Any:
+    """The package's scorer; says what is missing if it is."""
     try:
         from rouge_score.rouge_scorer import RougeScorer
     except ImportError:
@@ -21,9 +22,13 @@ def _scorer() -> Any:
 
 
 def rouge(answers: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    """Mean F of ROUGE-1, -2 and -L in percent, and the geometric mean of the three."""
+    """Mean F of ROUGE-1, -2 and -L in percent, their geometric mean, and (as `mean`) their arithmetic one.
+
+    The geometric mean of answers of one word is 0, however good they are: they have no bigrams.
+    """
     if len(answers) != len(references) or not answers:
         raise UnlimiformerError(f"{len(answers)} answers and {len(references)} references; expected as many, and some")
-    scores = [_scorer().score(reference, answer) for answer, reference in zip(answers, references, strict=True)]
+    scores = [scorer().score(reference, answer) for answer, reference in zip(answers, references, strict=True)]
     means = {kind: 100 * sum(score[kind].fmeasure for score in scores) / len(scores) for kind in KINDS}
-    return {**means, "rouge": (means["rouge1"] * means["rouge2"] * means["rougeL"]) ** (1 / 3)}
+    geometric = (means["rouge1"] * means["rouge2"] * means["rougeL"]) ** (1 / 3)
+    return {**means, "rouge": geometric, "mean": sum(means.values()) / len(means)}

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from transformers import Trainer
 
+from ..asking import Asking
 from ..engines import DecoderOnlyEngine
 from ..errors import UnlimiformerError
 from ..model import Unlimiformer
@@ -31,8 +32,13 @@ class CausalTrainer(Trainer):
     ) -> None:
         if not isinstance(wrapped.engine, DecoderOnlyEngine) or wrapped.engine.selection != "reread":
             raise UnlimiformerError("expected a decoder-only model with selection 'reread' for this trainer")
+        if wrapped.tokenizer.eos_token_id is None:
+            raise UnlimiformerError("the tokenizer has no eos_token; expected one, so that answers have an end: set it")
         self.wrapped, self._engine, self._limits = wrapped, wrapped.engine, limits
+        wrapped.model.eval()
+        _ = wrapped.engine.heads  # found now: before the first step and after a kill they are those of the same model
         args.remove_unused_columns = False
+        args._n_gpu = 1
         args.metric_for_best_model, args.greater_is_better = "loss", False
         super().__init__(
             wrapped.model,
@@ -49,7 +55,11 @@ class CausalTrainer(Trainer):
     ) -> Any:
         """The mean loss of the answers' tokens."""
         del num_items_in_batch
-        rows, labels = zip(*(self._row(example) for example in inputs["examples"]), strict=True)
+        trains = model.training
+        model.eval()  # what is read and chosen is what a test would read and choose
+        limits = self._limits if trains else Limits(None, None)
+        rows, labels = zip(*(self._row(example, limits) for example in inputs["examples"]), strict=True)
+        model.train(trains)
         ids = _padded(rows, 0).to(self.args.device)
         mask = _padded([torch.ones_like(row) for row in rows], 0).to(self.args.device)
         output = model(input_ids=ids, attention_mask=mask, labels=_padded(labels, IGNORED).to(self.args.device))
@@ -63,21 +73,15 @@ class CausalTrainer(Trainer):
         with torch.no_grad():
             return self.compute_loss(model, inputs).detach(), None, None
 
-    def _row(self, example: Example) -> tuple[Tensor, Tensor]:
+    def _row(self, example: Example, limits: Limits) -> tuple[Tensor, Tensor]:
         """Ids of what the model chose and of the answer, and labels of the answer alone."""
-        prompt = self._engine.prompt(self._document(example), example.question or "Summarize the text.")
-        answer = self._answer(example)
-        return torch.cat((prompt, answer)), torch.cat((torch.full_like(prompt, IGNORED), answer))
-
-    def _document(self, example: Example) -> Any:
-        ids = self.wrapped.tokenizer(example.document, add_special_tokens=False, verbose=False)["input_ids"]
-        with torch.no_grad():
-            return self.wrapped.index(ids[: self._limits.source])
-
-    def _answer(self, example: Example) -> Tensor:
         tokenizer = self.wrapped.tokenizer
-        ids = tokenizer(example.answer, add_special_tokens=False)["input_ids"]
-        return torch.tensor([*ids[: self._limits.target], tokenizer.eos_token_id])
+        document = tokenizer(example.document, add_special_tokens=False, verbose=False)["input_ids"][: limits.source]
+        words = tokenizer(example.answer, add_special_tokens=False)["input_ids"][: limits.target]
+        answer = torch.tensor([*words, tokenizer.eos_token_id])
+        question = Asking().summary if example.question is None else example.question
+        prompt = self._engine.prompt(self._engine.read(torch.tensor(document)), question)
+        return torch.cat((prompt, answer)), torch.cat((torch.full_like(prompt, IGNORED), answer))
 
 
 def _padded(rows: Sequence[Tensor], value: int) -> Tensor:

@@ -46,8 +46,11 @@ def examples(source: str, split: str = "train", limit: int | None = None) -> lis
 
     A source is a JSONL file, the name of a hub's data set, or facts that a program writes, as facts:2000.
     """
-    found = [example for each in source.split(",") for example in _of_source(each, split)]
-    return found if limit is None else found[:: max(1, len(found) // limit)][:limit]
+    sources = [source] if Path(source).is_file() else source.split(",")
+    found = [example for each in sources for example in _of_source(each, split)]
+    if limit is None or limit >= len(found):
+        return found
+    return [found[place * len(found) // limit] for place in range(limit)]
 
 
 def _of_source(source: str, split: str) -> list[Example]:
@@ -104,7 +107,10 @@ def _hub_rows(name: str, split: str) -> Any:
         ) from None
     where, part = HUB[name]
     try:
-        return datasets.load_dataset(where, part, split=split)
+        if part is None:
+            return datasets.load_dataset(where, split=split)
+        file = f"zip://{part}/{split}.jsonl::hf://datasets/{where}/{part}.zip"  # it has no form but these archives
+        return datasets.load_dataset("json", data_files=file, split="train")
     except Exception as error:
         raise UnlimiformerError(
             f"{name} could not be loaded from {where!r} ({type(error).__name__}: {error}); expected a hub that can be "

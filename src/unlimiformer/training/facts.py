@@ -24,8 +24,9 @@ _REAL = 0.5  # the share of names that exist; the others are made up of syllable
 
 @dataclass(frozen=True)
 class Fact:
-    """A sentence, a question that it answers, and the answer."""
+    """What it is about, a sentence, a question that it answers, and the answer."""
 
+    about: tuple[str, ...]
     sentence: str
     question: str
     answer: str
@@ -70,7 +71,7 @@ def _role(place: str, rng: random.Random, form: random.Random) -> Fact:
             f"Which person is the {role} in {place}?",
         )
     )
-    return Fact(said, asked, name)
+    return Fact((place, role), said, asked, name)
 
 
 def _code(place: str, rng: random.Random, form: random.Random) -> Fact:
@@ -86,7 +87,7 @@ def _code(place: str, rng: random.Random, form: random.Random) -> Fact:
     asked = form.choice(
         (f"What is the {thing} in {place}?", f"In {place}, what is the {thing}?", f"Tell me the {thing} in {place}.")
     )
-    return Fact(said, asked, number)
+    return Fact((place, thing), said, asked, number)
 
 
 def _count(place: str, rng: random.Random, form: random.Random) -> Fact:
@@ -104,26 +105,26 @@ def _count(place: str, rng: random.Random, form: random.Random) -> Fact:
             f"How many {items} are there in the {holder} of {place}?",
         )
     )
-    return Fact(said, asked, number)
+    return Fact((place, holder, items), said, asked, number)
 
 
 def _deed(name: str, rng: random.Random, form: random.Random) -> Fact:
     title, (deed, asked), place = form.choice(_WORDS["titles"]), form.choice(_WORDS["deeds"]), _place(rng)
     who = f"{title} {name}"
-    return Fact(f"{who[0].upper()}{who[1:]} {deed} {place}.", asked.format(who=who), place)
+    return Fact((who, deed), f"{who[0].upper()}{who[1:]} {deed} {place}.", asked.format(who=who), place)
 
 
 def _colour(name: str, rng: random.Random, form: random.Random) -> Fact:
     title, owned, colour = form.choice(_WORDS["titles"]), form.choice(_WORDS["owned"]), rng.choice(_WORDS["colours"])
     who = f"{title} {name}"
     said = form.choice((f"The {owned} of {who} is {colour}.", f"{who[0].upper()}{who[1:]} has {_a(colour)} {owned}."))
-    return Fact(said, f"What colour is the {owned} of {who}?", colour)
+    return Fact((who, owned), said, f"What colour is the {owned} of {who}?", colour)
 
 
 def _time(place: str, rng: random.Random, form: random.Random) -> Fact:
     vehicle, time = form.choice(_WORDS["vehicles"]), f"{rng.randrange(24)}:{rng.randrange(12) * 5:02d}"
     said = form.choice((f"The {vehicle} to {place} leaves at {time}.", f"At {time} the {vehicle} to {place} departs."))
-    return Fact(said, f"When does the {vehicle} to {place} leave?", time)
+    return Fact((place, vehicle), said, f"When does the {vehicle} to {place} leave?", time)
 
 
 _Kind = Callable[[str, random.Random, random.Random], Fact]
@@ -142,7 +143,7 @@ def _facts(rng: random.Random, rivals: int) -> list[Fact]:
             made = kind(subject(rng), rng, random.Random(form))
         else:
             made = rng.choice(kinds)(first, rng, rng)
-        if len(found) <= rivals and made.question not in {fact.question for fact in found}:
+        if len(found) <= rivals and made.about not in {fact.about for fact in found}:
             found.append(made)
     return found
 

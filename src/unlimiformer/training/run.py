@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 import json
+import random
+import shutil
 from collections.abc import Callable
+from dataclasses import fields
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 from transformers import EarlyStoppingCallback, PrinterCallback, Seq2SeqTrainingArguments, TrainerCallback
-from transformers.trainer_utils import get_last_checkpoint, set_seed
+from transformers.trainer_utils import set_seed
 
 from ..asking import Asking
 from ..config import UnlimiformerConfig
 from ..engines import DecoderOnlyEngine
 from ..errors import UnlimiformerError
-from ..evaluation.rouge import rouge
+from ..evaluation.rouge import rouge, scorer
 from ..loading import load
 from ..model import Unlimiformer
 from .causal import CausalTrainer
 from .data import examples
 from .features import Features, Limits, whole
-from .settings import TrainingSettings
+from .settings import SETTINGS, TrainingSettings
 from .strategies import STRATEGIES, Memorizing, Strategy
 from .trainer import UnlimiformerTrainer, decoded
 
 Say = Callable[[str], None]
-_SETTINGS, _METRICS = "training.json", "metrics.jsonl"
+_METRICS, _RESULT, _WRITTEN_LAST = "metrics.jsonl", "result.json", "trainer_state.json"
 _LORA_TARGETS = (
     *("q", "k", "v", "o", "q_proj", "k_proj", "v_proj", "o_proj", "out_proj"),  # attention, by the families' names
     *("wi", "wi_0", "wi_1", "wo", "fc1", "fc2", "gate_proj", "up_proj", "down_proj"),  # what is between
@@ -39,52 +43,76 @@ def train(settings: TrainingSettings, output: Path, say: Say = lambda line: None
     """Trains a model into a folder and returns the last figures.
 
     The folder holds the model, its settings, `metrics.jsonl` and checkpoints. `say` is told in words what goes on;
-    `watch` is a callback of Hugging Face's trainer.
+    `watch` is a callback of Hugging Face's trainer. A training that is finished is not trained further.
     """
     resumed = _opened(settings, output)
+    if (output / _RESULT).is_file():
+        say(f"{output} is finished")
+        return json.loads((output / _RESULT).read_text())
     set_seed(settings.seed)
     wrapped = _wrapped(settings)
-    strategy = strategy_of(settings, wrapped)
-    callbacks = [Journal(output / _METRICS), *([watch] if watch is not None else [])]
-    if settings.patience is not None:
-        callbacks.append(EarlyStoppingCallback(settings.patience))
-    trainer = _trainer(settings, output, wrapped, strategy, callbacks, say)
-    trainer.remove_callback(PrinterCallback)  # the library does not print; `watch` may
-    if resumed:
-        say(f"going on from {resumed}")
-    trainer.train(resume_from_checkpoint=resumed)
-    trainer.save_model(str(output))
-    figures = trainer.evaluate() if settings.validation is not None else {}
-    wrapped.remove()
-    return {"steps": trainer.state.global_step, **figures}
+    try:
+        journal, pauses = Journal(output / _METRICS), Pauses()
+        callbacks = [journal, pauses, *([watch] if watch is not None else [])]
+        if settings.patience is not None:
+            callbacks.append(EarlyStoppingCallback(settings.patience))
+        trainer = _trainer(settings, output, wrapped, strategy_of(settings, wrapped), callbacks, say)
+        trainer.remove_callback(PrinterCallback)  # the library does not print; `watch` may
+        output.mkdir(parents=True, exist_ok=True)
+        write_whole(output / SETTINGS, settings.to_json())
+        if resumed is not None:
+            say(f"going on from {resumed}")
+            journal.cut(int(resumed.name.rpartition("-")[2]))
+        try:
+            trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
+        except KeyboardInterrupt:
+            pauses.keep(trainer)
+            raise
+        trainer.save_model(str(output))
+        figures = trainer.evaluate() if settings.validation is not None else {}
+        figures = {"steps": trainer.state.global_step, **figures}
+        write_whole(output / _RESULT, json.dumps(figures, indent=1) + "\n")
+        return figures
+    finally:
+        wrapped.remove()
 
 
-def _opened(settings: TrainingSettings, output: Path) -> str | None:
-    """Makes the folder; the last checkpoint in it, if it is this training's."""
-    kept = output / _SETTINGS
-    if kept.is_file():
-        if kept.read_text() != settings.to_json():
-            raise UnlimiformerError(
-                f"{output} has another training (see {_SETTINGS}); expected the same settings, to go on: "
-                "give another folder, or remove that one"
-            )
-        return get_last_checkpoint(str(output))
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise UnlimiformerError(f"{output} is in use and holds no training; expected an empty or a new folder")
-    output.mkdir(parents=True, exist_ok=True)
-    kept.write_text(settings.to_json())
-    return None
+def _opened(settings: TrainingSettings, output: Path) -> Path | None:
+    """The last whole checkpoint in the folder, if it is this training's; what a kill left of others is removed."""
+    kept = output / SETTINGS
+    if not kept.is_file():
+        if output.exists() and (not output.is_dir() or any(output.iterdir())):
+            raise UnlimiformerError(f"{output} is in use and holds no training; expected an empty or a new folder")
+        return None
+    if kept.read_text() != settings.to_json():
+        raise UnlimiformerError(
+            f"{output} has another training (see {SETTINGS}); expected the same settings, to go on: "
+            "give another folder, or remove that one"
+        )
+    checkpoints = sorted(output.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
+    for path in checkpoints:
+        if not (path / _WRITTEN_LAST).is_file():
+            shutil.rmtree(path)
+    whole = [path for path in checkpoints if path.exists()]
+    return whole[-1] if whole else None
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file whole or not at all."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
 
 
 def _wrapped(settings: TrainingSettings) -> Unlimiformer:
-    model, tokenizer = load(settings.model)
+    model, tokenizer = load(settings.model, torch.float32)  # updates are too small for half precision
     if settings.lora is not None:
-        model = _with_lora(model, settings.lora)
+        model = _with_lora(model, settings.lora, settings.model)
     config = UnlimiformerConfig(top_k=settings.top_k, window=settings.window, overlap=settings.overlap)
     return Unlimiformer(model, tokenizer, config)
 
 
-def _with_lora(model: Any, rank: int) -> Any:
+def _with_lora(model: Any, rank: int, name: str) -> Any:
     try:
         import peft
     except ImportError:
@@ -94,6 +122,7 @@ def _with_lora(model: Any, rank: int) -> Any:
     if not targets:
         raise UnlimiformerError(f"{type(model).__name__} has none of {', '.join(_LORA_TARGETS)}; LoRA cannot be added")
     kind = "SEQ_2_SEQ_LM" if model.config.is_encoder_decoder else "CAUSAL_LM"
+    model.config._name_or_path = name  # the adapter says whose it is: by a catalogue's name, not by a cache's folder
     return peft.get_peft_model(model, peft.LoraConfig(kind, r=rank, lora_alpha=2 * rank, target_modules=targets))
 
 
@@ -120,10 +149,7 @@ def _trainer(
         tested = examples(settings.validation, "validation", settings.validation_examples)
     limits, unlimited = Limits(settings.source_limit, settings.target_limit), Limits(None, None)
     if isinstance(wrapped.engine, DecoderOnlyEngine):
-        if settings.method != "retrieval":
-            raise UnlimiformerError(
-                f"method is {settings.method!r}; a decoder-only model is trained with 'retrieval': give that"
-            )
+        _refuse_for_decoders(settings)
         return CausalTrainer(wrapped, limits, args, taught, tested, callbacks)
     settled = (wrapped.tokenizer, Asking(settings.question, settings.form))
     train_set = Features(taught, *settled, limits, wrapped.window, strategy.inputs)
@@ -134,11 +160,26 @@ def _trainer(
     if tested is not None:
         inputs = whole if strategy.sees_all or settings.early_stop_unlimited else strategy.inputs
         validation["eval_dataset"] = Features(tested, *settled, unlimited, wrapped.window, inputs)
+        scorer()  # missing packages are missed now, not after an epoch
         validation["compute_metrics"] = partial(_scores, wrapped.tokenizer)
     generation = {"max_new_tokens": settings.new_tokens, "do_sample": False, "num_beams": 1}
     return UnlimiformerTrainer(
         wrapped, strategy, args, generation, train_dataset=train_set, callbacks=callbacks, **validation
     )
+
+
+def _refuse_for_decoders(settings: TrainingSettings) -> None:
+    if settings.method != "retrieval":
+        raise UnlimiformerError(
+            f"method is {settings.method!r}; a decoder-only model is trained with 'retrieval': give that"
+        )
+    plain = {each.name: each.default for each in fields(TrainingSettings)}
+    for name in ("question", "form", "early_stop_unlimited", "new_tokens"):
+        if getattr(settings, name) != plain[name]:
+            raise UnlimiformerError(
+                f"{name} is {getattr(settings, name)!r}; a decoder-only model is asked behind the text and validated "
+                "by its loss over all of each document: leave it out"
+            )
 
 
 def _scores(tokenizer: Any, predicted: Any) -> dict[str, float]:
@@ -169,7 +210,8 @@ def _arguments(settings: TrainingSettings, output: Path) -> Seq2SeqTrainingArgum
         save_steps=settings.validate_every or 500,
         save_total_limit=2,
         load_best_model_at_end=validates,
-        metric_for_best_model="rouge" if validates else None,
+        restore_callback_states_from_checkpoint=True,
+        metric_for_best_model="mean" if validates else None,
         greater_is_better=True if validates else None,
         predict_with_generate=True,
         dataloader_pin_memory=torch.cuda.is_available(),
@@ -185,8 +227,35 @@ class Journal(TrainerCallback):
     def __init__(self, path: Path) -> None:
         self._path = path
 
+    def cut(self, step: int) -> None:
+        """Forgets what was logged after a step: it will be logged again."""
+        if self._path.is_file():
+            lines = [line for line in self._path.read_text().splitlines() if json.loads(line)["step"] <= step]
+            write_whole(self._path, "".join(f"{line}\n" for line in lines))
+
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
         """One line."""
         if state.is_world_process_zero:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"step": state.global_step, **(logs or {})}) + "\n")
+
+
+class Pauses(TrainerCallback):
+    """Remembers what chance was like after the last whole step, so that an interrupted training loses nothing."""
+
+    def __init__(self) -> None:
+        self._chance: tuple[Any, Any, Any] | None = None
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Remembers."""
+        self._chance = (random.getstate(), numpy.random.get_state(), torch.get_rng_state())
+
+    def keep(self, trainer: Any) -> None:
+        """Writes a checkpoint of that moment; what began of the next step will be done again."""
+        if self._chance is None or (Path(trainer.args.output_dir) / f"checkpoint-{trainer.state.global_step}").exists():
+            return
+        python, arrays, tensors = self._chance
+        random.setstate(python)
+        numpy.random.set_state(arrays)
+        torch.set_rng_state(tensors)
+        trainer._save_checkpoint(trainer.model, trial=None)

@@ -8,10 +8,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ..asking import PLACES
+from ..asking import PLACES, Asking
 from ..errors import UnlimiformerError
 from .strategies import STRATEGIES
 
+SETTINGS = "training.json"
+"""The file, beside what was trained, that has its settings."""
 SCHEDULES = ("linear", "cosine", "constant", "constant_with_warmup")
 
 
@@ -59,11 +61,16 @@ class TrainingSettings:
         _one_of("method", self.method, tuple(STRATEGIES))
         _one_of("schedule", self.schedule, SCHEDULES)
         _one_of("question", self.question, PLACES)
+        for name in ("epochs", "learning_rate", "weight_decay", "overlap"):
+            if isinstance(getattr(self, name), str):  # YAML has 2e-5 as text
+                object.__setattr__(self, name, _number(name, getattr(self, name)))
         least = {"source_limit": 1, "target_limit": 2, "new_tokens": 1, "batch_size": 1, "accumulation": 1, "warmup": 0}
         optional = {"top_k": 1, "window": 2, "examples": 1, "validation_examples": 1, "patience": 1, "steps": 1}
         optional |= {"validate_every": 1, "lora": 1}
         for name, lowest in (least | optional).items():
             value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+                raise UnlimiformerError(f"{name} is {value!r}; expected a whole number")
             if (value is None and name not in optional) or (value is not None and value < lowest):
                 raise UnlimiformerError(f"{name} is {value}; expected at least {lowest}")
         for name in ("epochs", "learning_rate"):
@@ -71,6 +78,9 @@ class TrainingSettings:
                 raise UnlimiformerError(f"{name} is {getattr(self, name)}; expected more than 0")
         if self.method != "memorizing" and (self.layer is not None or self.gated):
             raise UnlimiformerError(f"layer and gated are for method 'memorizing'; the method is {self.method!r}")
+        if self.gated and self.lora is not None:
+            raise UnlimiformerError("gated and lora were given; an adapter does not keep the gate: train all weights")
+        Asking(self.question, self.form)
         if self.validation is None and (self.patience is not None or self.early_stop_unlimited):
             raise UnlimiformerError("early stopping was asked for without validation data; give some: --validation")
 
@@ -95,20 +105,24 @@ class TrainingSettings:
 
 
 def recipes() -> dict[str, dict[str, Any]]:
-    """The package's recipes by name: settings of every row of the paper's tables, and of our own models."""
+    """The package's recipes by name: what every row of the paper's tables was trained with."""
     folder = Path(str(resources.files("unlimiformer.training") / "recipes"))
     return {name: told for path in sorted(folder.glob("*.yaml")) for name, told in _rows(path).items()}
 
 
 def read_recipe(name: str) -> dict[str, Any]:
-    """A recipe's settings, by its name, or from a YAML file of one row."""
-    path = Path(name)
-    known = _rows(path) if path.suffix in (".yaml", ".yml") else recipes()
-    if len(known) == 1 and path.suffix:
-        return next(iter(known.values()))
-    if name not in known:
-        raise UnlimiformerError(f"no recipe {name!r}; expected a YAML file of one row, or one of: {', '.join(known)}")
-    return known[name]
+    """A recipe's settings, by its name, or from a YAML file; FILE.yaml/ROW is one of its rows."""
+    file, found, row = name.partition(".yaml")
+    if not found:
+        known, wanted = recipes(), name
+    else:
+        known = _rows(Path(file + found))
+        wanted = Path(file).name + row if row else next(iter(known)) if len(known) == 1 else name
+    if wanted not in known:
+        raise UnlimiformerError(
+            f"no recipe {name!r}; expected a YAML file, FILE.yaml/ROW, or one of: {', '.join(known)}"
+        )
+    return known[wanted]
 
 
 def _rows(path: Path) -> dict[str, dict[str, Any]]:
@@ -125,6 +139,13 @@ def _rows(path: Path) -> dict[str, dict[str, Any]]:
         raise UnlimiformerError(f"recipe {path} has no names and values; expected lines such as `method: sled`")
     rows = told.pop("rows", None)
     return {path.stem: told} if rows is None else {f"{path.stem}/{row}": {**told, **own} for row, own in rows.items()}
+
+
+def _number(name: str, value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise UnlimiformerError(f"{name} is {value!r}; expected a number") from None
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -49,7 +49,26 @@ class UnlimiformerTrainer(Seq2SeqTrainer):
         padding = config.pad_token_id if config.pad_token_id is not None else 0
         args.remove_unused_columns = False
         collator = Collator(padding, self._start, wrapped.window)
+        args._n_gpu = 1  # replicas of nn.DataParallel would share one wrapper; several processes are fine
         super().__init__(wrapped.model, args, data_collator=collator, processing_class=wrapped.tokenizer, **others)
+        self.model_accepts_loss_kwargs = False  # the models take the argument and ignore it; then we must divide
+        self._own_policies = self._installation.policies
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Trains; afterwards the wrapper sees what it saw before."""
+        try:
+            return super().train(*args, **kwargs)
+        finally:
+            self._installation.policies = self._own_policies
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
+        """Tests as the strategy has it; afterwards the wrapper sees what it saw before."""
+        before = self._installation.policies
+        self._installation.policies = [self.strategy.tested(layer) for layer in self._layers]
+        try:
+            return super().evaluation_loop(*args, **kwargs)
+        finally:
+            self._installation.policies = before
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """One batch; strategies that take turns count it."""
@@ -72,8 +91,7 @@ class UnlimiformerTrainer(Seq2SeqTrainer):
         """Answers (B, T), generated row by row where the decoder is given the questions, and what they should be."""
         del ignore_keys, prediction_loss_only
         inputs = self._prepare_inputs(inputs)
-        self._installation.policies = [self.strategy.tested(layer) for layer in self._layers]
-        settings = {**self.generation, **generation}
+        settings = {**self.generation, **getattr(self, "_gen_kwargs", {}), **generation}
         prompts = unpadded(inputs["prompt_ids"])
         asked = any(prompt.numel() for prompt in prompts)
         batches = [slice(row, row + 1) for row in range(len(prompts))] if asked else [slice(None)]
