@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -91,15 +92,16 @@ def test_what_lies_beyond_the_window_is_learned(folder, tmp_path):
     words = make_book(60).split()
     lines = [{"document": " ".join(words + [f"w{50 + n}"] * 30), "answer": f"w{n}"} for n in range(4)]
     path = tmp_path / "alike.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines * 2))
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     last = {}
     for method in ("standard", "retrieval"):
-        changes = {"steps": 100, "batch_size": 8, "learning_rate": 1e-2, "schedule": "constant"}
+        changes = {"steps": 130, "batch_size": 4, "learning_rate": 1e-2, "schedule": "constant"}
         settings = _settings(folder, str(path), method=method, **changes)
         train(settings, tmp_path / method)
         last[method] = _losses(tmp_path / method)[-1]
-    assert last["standard"] > 0.6  # guessing one of four, and the end: half of ln 4
-    assert last["retrieval"] < 0.5
+    guessing = math.log(4) / 3  # one of four, between two tokens that are always the same
+    assert last["standard"] > 0.99 * guessing
+    assert last["retrieval"] < 0.8 * guessing
 
 
 def test_accumulated_batches_are_averaged(folder, data, tmp_path):
