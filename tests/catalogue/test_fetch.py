@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from unlimiformer import UnlimiformerError, catalogue
-from unlimiformer.catalogue import shelf
+from unlimiformer.catalogue import fetch, shelf
 from unlimiformer.catalogue.entries import ModelEntry, Package
 from unlimiformer.catalogue.fetch import download, take
 
@@ -296,3 +296,19 @@ def test_the_command_line_lists_and_refuses(tmp_path):
     assert (
         missing.stderr == "error: the model flan-t5-small is not here yet; run: unlimiformer models get flan-t5-small\n"
     )
+
+
+def test_progress_survives_folders_that_vanish(tmp_path, monkeypatch):
+    """Pip removes its temporary folders while they are being measured."""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_bytes(b"x" * 70)
+    scandir = os.scandir
+
+    def vanishing(path):
+        if str(path).endswith("a"):
+            raise FileNotFoundError(path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", vanishing)
+    assert fetch._bytes_in(tmp_path) == 70

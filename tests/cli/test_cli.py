@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,11 +12,11 @@ from pathlib import Path
 import pytest
 from tiny import make
 from tiny_decoders import tiny_decoder
+from warm import unlimiformer
 
 
 def run(*arguments: str, stdin: bytes | None = None, code: int = 0, **environment: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "unlimiformer", *arguments]
-    done = subprocess.run(command, input=stdin, capture_output=True, env={**os.environ, **environment}, timeout=300)
+    done = unlimiformer(*arguments, stdin=stdin, **environment)
     assert done.returncode == code, done.stderr.decode()
     return done
 

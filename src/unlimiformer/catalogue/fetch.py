@@ -90,9 +90,10 @@ def _run(
 def _bytes_in(folder: Path) -> int:
     """Size of the largest file below a folder that another process is changing."""
     largest = 0
-    for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):
-            largest = max(largest, path.stat().st_size if path.is_file() else 0)
+    for place, _, names in os.walk(folder):  # which passes over folders that are gone when it comes to them
+        for name in names:
+            with contextlib.suppress(OSError):
+                largest = max(largest, os.path.getsize(os.path.join(place, name)))
     return largest
 
 
