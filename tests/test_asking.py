@@ -80,9 +80,20 @@ def test_a_form_without_a_question_is_refused(form):
         Asking(form=form)
 
 
-def test_a_trained_model_says_how_it_is_asked(tmp_path):
+def test_a_model_says_how_it_is_used(tmp_path, tokenizer):
+    """Settings that a user gives win over those beside the weights."""
     assert Asking.of(tmp_path) is None
-    (tmp_path / "training.json").write_text(json.dumps({"question": "decoder", "form": "{question}?"}))
+    told = {
+        "settings": {"top_k": 5, "window": 16, "layers": [1]},
+        "asking": {"place": "decoder", "form": "{question}?"},
+    }
+    make("t5").save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "unlimiformer.json").write_text(json.dumps(told))
     assert Asking.of(tmp_path) == Asking("decoder", "{question}?")
-    (tmp_path / "training.json").write_text("[]")
-    assert Asking.of(tmp_path) is None
+    with Unlimiformer.from_pretrained(tmp_path, window=24) as u:
+        assert (u.top_k, u.window, u.config.layers) == (5, 24, (1,))
+    for broken, message in (("[]", "cannot be read"), ('{"settings": {"colour": 1}}', "has the setting colour")):
+        (tmp_path / "unlimiformer.json").write_text(broken)
+        with pytest.raises(UnlimiformerError, match=message):
+            Unlimiformer.from_pretrained(tmp_path)

@@ -11,6 +11,7 @@ PACKAGE = Path(__file__).parent.parent / "src" / "unlimiformer"
 FLOORS = [
     {"errors", "paths"},
     {"config", "chunking", "attention", "sources", "tokenizing", "disk", "catalogue", "pictures"},
+    {"usage"},
     {"encoding", "datastore"},
     {"adapters"},
     {"memory", "fingerprint"},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from .errors import UnlimiformerError
 from .memory import Memory
 from .model import Output, Unlimiformer
 from .sources import given_ids, text_pieces
+from .usage import kept_usage
 
 PLACES = ("window", "decoder")
 
@@ -46,14 +46,8 @@ class Asking:
     @classmethod
     def of(cls, folder: str | Path) -> Asking | None:
         """How a model that was trained into this folder was taught to be asked; None where nobody says."""
-        kept = Path(folder) / "training.json"
-        if not kept.is_file():
-            return None
-        try:
-            told = json.loads(kept.read_text())
-            return cls(told["question"], told["form"])
-        except (ValueError, KeyError, TypeError):
-            return None  # somebody else's file
+        told = kept_usage(folder).get("asking")
+        return None if told is None else cls(**told)
 
     def text(self, question: str | None) -> str:
         """What the model is given."""

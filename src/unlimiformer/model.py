@@ -19,6 +19,7 @@ from .install import Installation
 from .memory import Memory
 from .provenance import Provenance
 from .sources import Text, is_ids
+from .usage import completed
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,8 @@ class Unlimiformer:
         self, model: Any, tokenizer: Any = None, config: UnlimiformerConfig | None = None, **settings: Any
     ) -> None:
         self.model, self.tokenizer = model, tokenizer
-        self.config = _configure(config, settings)
         base = _base_model(model)
+        self.config = completed(_configure(config, settings), getattr(base.config, "_name_or_path", None) or "none")
         check_weights(base)
         if tokenizer is not None:
             check_tokenizer(tokenizer, base.config, base.get_input_embeddings().num_embeddings)

@@ -78,7 +78,11 @@ def test_every_method_trains_and_can_be_used(folder, data, tmp_path, method, que
     steps = [json.loads(line)["step"] for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
     assert steps[-1] == 3
     assert json.loads((tmp_path / "out" / "training.json").read_text())["method"] == method
-    with Unlimiformer.from_pretrained(tmp_path / "out", window=WINDOW) as u:
+    with Unlimiformer.from_pretrained(tmp_path / "out") as u:
+        assert u.window == WINDOW and Asking.of(tmp_path / "out") == Asking(question)
+        tested = STRATEGIES[method](8)
+        tested.prepare(u.model, u.installation.attentions)
+        assert u.installation.policies == [tested.tested(layer) for layer in range(2)]
         assert u.generate(make_book(100), max_new_tokens=3).token_ids.shape[0] > 1
 
 

@@ -6,7 +6,7 @@ import json
 import random
 import shutil
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import asdict, fields
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,6 +24,8 @@ from ..errors import UnlimiformerError
 from ..evaluation.rouge import rouge, scorer
 from ..loading import load
 from ..model import Unlimiformer
+from ..usage import FILE as USAGE
+from ..usage import usage_text
 from .causal import CausalTrainer
 from .data import examples
 from .features import Features, Limits, whole
@@ -56,7 +58,8 @@ def train(settings: TrainingSettings, output: Path, say: Say = lambda line: None
         callbacks = [journal, pauses, *([watch] if watch is not None else [])]
         if settings.patience is not None:
             callbacks.append(EarlyStoppingCallback(settings.patience))
-        trainer = _trainer(settings, output, wrapped, strategy_of(settings, wrapped), callbacks, say)
+        strategy = strategy_of(settings, wrapped)
+        trainer = _trainer(settings, output, wrapped, strategy, callbacks, say)
         trainer.remove_callback(PrinterCallback)  # the library does not print; `watch` may
         output.mkdir(parents=True, exist_ok=True)
         write_whole(output / SETTINGS, settings.to_json())
@@ -69,12 +72,21 @@ def train(settings: TrainingSettings, output: Path, say: Say = lambda line: None
             pauses.keep(trainer)
             raise
         trainer.save_model(str(output))
+        write_whole(output / USAGE, _usage(settings, wrapped, strategy))
         figures = trainer.evaluate() if settings.validation is not None else {}
         figures = {"steps": trainer.state.global_step, **figures}
         write_whole(output / _RESULT, json.dumps(figures, indent=1) + "\n")
         return figures
     finally:
         wrapped.remove()
+
+
+def _usage(settings: TrainingSettings, wrapped: Unlimiformer, strategy: Strategy) -> str:
+    """How the model is used as it was trained: read as here, and with what its tests saw."""
+    reads = {"window": wrapped.window, "overlap": settings.overlap}
+    if isinstance(wrapped.engine, DecoderOnlyEngine):
+        return usage_text({**reads, "top_k": wrapped.top_k}, asdict(Asking()))
+    return usage_text({**reads, **strategy.settings()}, asdict(Asking(settings.question, settings.form)))
 
 
 def _opened(settings: TrainingSettings, output: Path) -> Path | None:

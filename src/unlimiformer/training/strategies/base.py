@@ -31,6 +31,10 @@ class Strategy:
     def save(self, folder: Path) -> None:
         """Keeps that beside the model."""
 
+    def settings(self) -> dict[str, Any]:
+        """Those of a wrapper that sees what a test of this method sees."""
+        return {"top_k": self.top_k}
+
     def inputs(self, ids: Tensor, room: int) -> list[Tensor]:
         """A document's tokens (S,) as the inputs of one or more examples, if the window has room for so many."""
         del room

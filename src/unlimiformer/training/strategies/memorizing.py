@@ -49,6 +49,10 @@ class Memorizing(Strategy):
         if self._module is not None:
             save_file({GATE: getattr(self._module, GATE).detach().cpu()}, folder / f"{GATE}.safetensors")
 
+    def settings(self) -> dict[str, Any]:
+        """One layer retrieves; a gate is known to this strategy only."""
+        return {"top_k": self.top_k, "layers": [self._layer]}
+
     def tested(self, layer: int) -> Policy:
         """One layer retrieves."""
         if layer != self._layer:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ...retrieval import Policy
 from .base import EVERYTHING, Strategy
 
@@ -10,6 +12,10 @@ class Sled(Strategy):
     """Full cross-attention over windows that were encoded one by one; the question stands before each."""
 
     name = "sled"
+
+    def settings(self) -> dict[str, Any]:
+        """No token is left out."""
+        return {"top_k": EVERYTHING}
 
     def tested(self, layer: int) -> Policy:
         """No token is left out."""

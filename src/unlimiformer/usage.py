@@ -1,0 +1,39 @@
+"""How a model wants to be used, kept beside its weights in `unlimiformer.json`: settings, and how it is asked."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from .config import UnlimiformerConfig
+from .errors import UnlimiformerError
+
+FILE = "unlimiformer.json"
+
+
+def kept_usage(folder: str | Path) -> dict[str, dict[str, Any]]:
+    """What the folder of a model says: `settings` and `asking`, by name; nothing where it has no such file."""
+    path = Path(folder) / FILE
+    if not path.is_file():
+        return {}
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+        unknown = set(told["settings"]) - set(UnlimiformerConfig.names())
+    except (ValueError, KeyError, TypeError):
+        raise UnlimiformerError(f"{path} cannot be read; expected what training wrote there, or no such file") from None
+    if unknown:
+        raise UnlimiformerError(f"{path} has the setting {min(unknown)}, which this version does not know: update it")
+    return told
+
+
+def completed(config: UnlimiformerConfig, folder: str | Path) -> UnlimiformerConfig:
+    """The settings, with those of the model's folder where they leave something open."""
+    kept = kept_usage(folder).get("settings", {})
+    return replace(config, **{name: value for name, value in kept.items() if getattr(config, name) is None})
+
+
+def usage_text(settings: dict[str, Any], asking: dict[str, Any]) -> str:
+    """What the file holds."""
+    return json.dumps({"settings": settings, "asking": asking}, indent=1) + "\n"
