@@ -42,6 +42,7 @@ bench: setup
 	$(BIN)/unlimiformer bench search --json bench/results/search.json
 	$(BIN)/python bench/index_growth.py
 	$(BIN)/unlimiformer bench encode --json bench/results/encode.json
+	$(BIN)/unlimiformer bench train --json bench/results/train.json
 	$(BIN)/unlimiformer bench needle --lengths 2000,8000,32000,128000 --speed --json bench/results/needle.json
 
 clean:
