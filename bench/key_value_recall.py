@@ -17,7 +17,6 @@ from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGene
 
 from unlimiformer import Unlimiformer
 from unlimiformer.training import STRATEGIES, TrainingSettings, train
-from unlimiformer.training.run import strategy_of
 
 WINDOW, TRAINED, WINDOWS = 64, 4, (1, 4, 16, 64)
 KEYS, VALUES = 2100, 48
@@ -82,7 +81,7 @@ def main(steps: int = 3000, seeds: int = 1) -> None:
                     trained[settings.method] = Path(folder) / settings.method
                     train(settings, trained[settings.method])
                 for windows in WINDOWS:
-                    told = _answers(trained[settings.method], settings, windows, all_of_it=name != "standard")
+                    told = _answers(trained[settings.method], windows, all_of_it=name != "standard")
                     right = sum(expected == got for _, expected, got in told) / len(told)
                     rows.append({"method": name, "windows": windows, "accuracy": right, "seed": seed, "of": len(told)})
                     answers += [(name, windows, seed, *each) for each in told]
@@ -118,13 +117,10 @@ def _settings(folder: Path, steps: int, seed: int, changes: dict[str, str]) -> T
 
 
 @torch.no_grad()
-def _answers(folder: Path, settings: TrainingSettings, windows: int, all_of_it: bool) -> list[tuple[str, str, str]]:
+def _answers(folder: Path, windows: int, all_of_it: bool) -> list[tuple[str, str, str]]:
     """Question, value and answer of a hundred documents."""
     told = []
-    with Unlimiformer.from_pretrained(folder, window=WINDOW, top_k=settings.top_k) as u:
-        strategy = strategy_of(settings, u)
-        strategy.prepare(u.model, u.installation.attentions)
-        u.installation.policies = [strategy.tested(layer) for layer in range(len(u.installation.attentions))]
+    with Unlimiformer.from_pretrained(folder) as u:
         for line in examples(random.Random(99 + windows), 100, windows):
             ids = u.tokenizer(line["document"], verbose=False)["input_ids"]
             ids = ids if all_of_it else ids[:WINDOW]

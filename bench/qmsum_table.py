@@ -19,8 +19,7 @@ from unlimiformer.asking import Asking
 from unlimiformer.catalogue import get_model
 from unlimiformer.evaluation.rouge import rouge
 from unlimiformer.training import TrainingSettings, examples, train
-from unlimiformer.training.run import strategy_of
-from unlimiformer.training.strategies import Sled
+from unlimiformer.training.strategies.base import EVERYTHING
 
 MODEL, LIMIT, TARGET, NEW = "flan-t5-small", 2048, 128, 96
 FORM = "question: {question} context: "
@@ -84,11 +83,7 @@ def _settings(data: str, validation: str, count: int, seed: int, changes: dict) 
 @torch.no_grad()
 def _answers(folder: Path, settings: TrainingSettings, test: str, asked: list, done: set):
     asking = Asking(settings.question, settings.form)
-    with Unlimiformer.from_pretrained(folder, top_k=settings.top_k) as u:
-        strategy = strategy_of(settings, u)
-        strategy.prepare(u.model, u.installation.attentions)
-        tested = Sled(u.top_k) if test == "sled" else strategy
-        u.installation.policies = [tested.tested(layer) for layer in range(len(u.installation.attentions))]
+    with Unlimiformer.from_pretrained(folder, top_k=EVERYTHING if test == "sled" else None) as u:
         for number, example in enumerate(asked):
             if number in done:
                 continue

@@ -49,6 +49,13 @@ def make_book(words: int = 200):
     return " ".join(f"w{int(i)}" for i in torch.randint(0, 94, (words,), generator=generator))
 
 
+def save(path, model, tokenizer) -> str:
+    """A model and its tokenizer in a folder, whose name is returned."""
+    model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return str(path)
+
+
 @pytest.fixture(scope="session")
 def tokenizer():
     return make_tokenizer()

@@ -11,15 +11,17 @@ from unlimiformer.chunking import plan_windows
 from unlimiformer.install import PlaceholderOutput
 
 
-@torch.no_grad()
-def concatenated_states(model: Any, ids: Tensor, window: int, overlap: float = 0.5) -> Tensor:
-    """States (1, S, D) of ids (S,): the kept part of every window."""
+def differentiable_states(model: Any, ids: Tensor, window: int, overlap: float = 0.5) -> Tensor:
+    """States (1, S, D) of ids (S,), in the graph: the kept part of every window."""
     parts = []
     for win in plan_windows(ids.shape[0], window, overlap):
         piece = ids[None, win.start : win.end]
         states = model.get_encoder()(input_ids=piece, attention_mask=torch.ones_like(piece))[0]
         parts.append(states[:, win.keep_start - win.start : win.keep_end - win.start])
     return torch.cat(parts, dim=1)
+
+
+concatenated_states = torch.no_grad()(differentiable_states)
 
 
 @torch.no_grad()
@@ -35,4 +37,4 @@ def relative(got: Tensor, expected: Tensor) -> float:
     return float((got - expected).abs().max() / expected.abs().max())
 
 
-__all__ = ["concatenated_states", "logits_over", "relative"]
+__all__ = ["concatenated_states", "differentiable_states", "logits_over", "relative"]

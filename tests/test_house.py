@@ -9,7 +9,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "src" / "unlimiformer"
 FLOORS = [
-    {"errors", "paths"},
+    {"errors", "machine", "paths"},
     {"config", "chunking", "attention", "sources", "tokenizing", "disk", "catalogue", "pictures"},
     {"usage"},
     {"encoding", "datastore"},

@@ -56,7 +56,7 @@ class Unlimiformer:
     ) -> None:
         self.model, self.tokenizer = model, tokenizer
         base = _base_model(model)
-        self.config = completed(_configure(config, settings), getattr(base.config, "_name_or_path", None) or "none")
+        self.config = completed(_configure(config, settings), getattr(base.config, "_name_or_path", None))
         check_weights(base)
         if tokenizer is not None:
             check_tokenizer(tokenizer, base.config, base.get_input_embeddings().num_embeddings)

@@ -1,4 +1,5 @@
-"""Where the library keeps what it makes for a user (one folder, moved by UNLIMIFORMER_CACHE), and files' hashes."""
+"""Where the library keeps what it makes for a user (one folder, moved by UNLIMIFORMER_CACHE); files' hashes, and files
+that are written whole or not at all."""
 
 from __future__ import annotations
 
@@ -22,3 +23,10 @@ def sha256(path: Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file whole or not at all."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)

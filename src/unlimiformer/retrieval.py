@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from .adapters import CrossAttention
 from .attention import attend_dense, fold_queries, folding_is_cheaper, merge, unfold_values, weigh
-from .datastore import Hits
+from .datastore import ExactStore, Hits
 from .errors import UnlimiformerError
 from .memory import Memory
 from .provenance import Listener
@@ -79,8 +79,13 @@ def _attend_some(view: CrossAttention, queries: Tensor, memory: Memory, count: i
     """Attention to tokens drawn by chance."""
     store = memory.store
     drawn = draw(store.rows, count)
-    states = store.states if store.states.requires_grad else torch.cat(list(store.blocks()))
+    states = _all_states(store)
     return _attend_and_forget(view, queries, states[drawn.to(states.device)].to(queries), None)
+
+
+def _all_states(store: ExactStore) -> Tensor:
+    """States (S, D), in the graph where they are trained."""
+    return store.states if store.states.requires_grad else torch.cat(list(store.blocks()))
 
 
 def _attend_and_forget(
@@ -126,8 +131,7 @@ def _attend_stored(
     """Attention over stored states; `heard` (H,) are the heads whose attention counts, None for all."""
     store = memory.store
     if torch.is_grad_enabled() and _needs_gradients(view, queries, memory):
-        states = (store.states if store.states.requires_grad else torch.cat(list(store.blocks()))).to(queries)
-        return _attend_and_forget(view, queries, states, top_k)
+        return _attend_and_forget(view, queries, _all_states(store).to(queries), top_k)
     with torch.no_grad():
         key_weight = view.key_weight(store.width, queries)
     if key_weight is not None and not _fold(view, queries, memory):

@@ -28,8 +28,10 @@ def kept_usage(folder: str | Path) -> dict[str, dict[str, Any]]:
     return told
 
 
-def completed(config: UnlimiformerConfig, folder: str | Path) -> UnlimiformerConfig:
-    """The settings, with those of the model's folder where they leave something open."""
+def completed(config: UnlimiformerConfig, folder: str | None) -> UnlimiformerConfig:
+    """The settings, with those of the model's folder, if it has one, where they leave something open."""
+    if not folder:
+        return config
     kept = kept_usage(folder).get("settings", {})
     return replace(config, **{name: value for name, value in kept.items() if getattr(config, name) is None})
 

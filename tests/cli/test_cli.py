@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from conftest import save
 from tiny import make
 from tiny_decoders import tiny_decoder
 from warm import unlimiformer
@@ -21,23 +22,16 @@ def run(*arguments: str, stdin: bytes | None = None, code: int = 0, **environmen
     return done
 
 
-def _saved(tmp_path_factory, model, tokenizer) -> str:
-    path = tmp_path_factory.mktemp("models")
-    model.save_pretrained(path)
-    tokenizer.save_pretrained(path)
-    return str(path)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, tokenizer):
     """A saved model with its tokenizer."""
-    return _saved(tmp_path_factory, make("t5"), tokenizer)
+    return save(tmp_path_factory.mktemp("models"), make("t5"), tokenizer)
 
 
 @pytest.fixture(scope="module")
 def decoder_folder(tmp_path_factory, tokenizer):
     """A saved decoder-only model with its tokenizer."""
-    return _saved(tmp_path_factory, tiny_decoder("llama"), tokenizer)
+    return save(tmp_path_factory.mktemp("models"), tiny_decoder("llama"), tokenizer)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import time
 
 import pytest
 import torch
-from conftest import make_book
+from conftest import make_book, save
 from safetensors.torch import load_file
 from tiny import WINDOW, make
 from tiny_decoders import tiny_decoder
@@ -33,15 +33,9 @@ from unlimiformer.training import (
 )
 
 
-def _saved(path, model, tokenizer):
-    model.save_pretrained(path)
-    tokenizer.save_pretrained(path)
-    return str(path)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, tokenizer):
-    return _saved(tmp_path_factory.mktemp("t5"), make("t5"), tokenizer)
+    return save(tmp_path_factory.mktemp("t5"), make("t5"), tokenizer)
 
 
 @pytest.fixture(scope="module")
@@ -235,7 +229,7 @@ def test_lora_trains_an_adapter_only(folder, data, tmp_path):
 
 
 def test_a_decoder_only_model_trains_with_lora(data, tmp_path, tokenizer):
-    folder = _saved(tmp_path / "llama", tiny_decoder("llama"), tokenizer)
+    folder = save(tmp_path / "llama", tiny_decoder("llama"), tokenizer)
     settings = TrainingSettings(
         model=folder,
         data=data,

@@ -7,8 +7,6 @@ measurement has a process of its own, so that its peak of memory is its own.
 from __future__ import annotations
 
 import multiprocessing
-import resource
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -18,6 +16,7 @@ import torch
 
 from ..chunking import plan_windows
 from ..install import PlaceholderOutput
+from ..machine import peak_memory
 from ..model import Unlimiformer
 from ..training.strategies import STRATEGIES
 from .decode import WINDOW, bart_base
@@ -60,7 +59,7 @@ def _measure(method: str, tokens: int, target: int, repeats: int) -> tuple[float
     ids = torch.randint(5, 50_000, (1, tokens), generator=torch.Generator().manual_seed(0))
     labels = torch.randint(5, 50_000, (1, target), generator=torch.Generator().manual_seed(1))
     step = _parts(model, ids, labels)[method] if method in PARTS else _method(model, method, ids, labels)
-    before = _peak_bytes()
+    before = peak_memory()
     step(0, True)  # warm up: pages and kernels, with the shortest input
     turns = 2 if method == "alternating" else 1
     best = float("inf")
@@ -70,7 +69,7 @@ def _measure(method: str, tokens: int, target: int, repeats: int) -> tuple[float
         for turn in range(turns):
             step(number * turns + turn, False)
         best = min(best, (time.perf_counter() - started) / turns)
-    return best, _peak_bytes() - before
+    return best, peak_memory() - before
 
 
 def _parts(model: Any, ids: torch.Tensor, labels: torch.Tensor) -> dict[str, Callable[[int, bool], None]]:
@@ -102,11 +101,6 @@ def _method(model: Any, method: str, ids: torch.Tensor, labels: torch.Tensor) ->
             model(input_ids=part[None], labels=labels).loss.backward()
 
     return step
-
-
-def _peak_bytes() -> int:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def report(rows: Sequence[Row], **about: Any) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from ..errors import UnlimiformerError
+from ..paths import write_whole
 
 if TYPE_CHECKING:
     from ..encoding import Progress
@@ -75,9 +76,7 @@ def write_json(path: Path, content: Any) -> None:
     """Writes a file whole or not at all."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(path.name + ".part")
-        part.write_text(json.dumps(content, indent=1) + "\n")
-        part.replace(path)
+        write_whole(path, json.dumps(content, indent=1) + "\n")
     except OSError as error:
         raise UnlimiformerError(f"cannot write {path}: {error.strerror}") from None
 
@@ -100,16 +99,6 @@ def input_pieces(file: str) -> Iterator[str]:
         if piece.strip():
             return chain(opening, pieces)
     raise UnlimiformerError(f"{'standard input' if file == '-' else file} is empty; expected a text")
-
-
-def peak_memory() -> int:
-    """Largest resident size of this process so far, in bytes."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return 0
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def size(count: float) -> str:

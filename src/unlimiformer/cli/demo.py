@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from .console import messages, peak_memory, progress_bar, quiet_libraries, size
+from ..machine import peak_memory
+from .console import messages, progress_bar, quiet_libraries, size
 from .options import asking_of, fetch
 
 MODEL, TEXT = "flan-t5-small", "shakespeare/hamlet"

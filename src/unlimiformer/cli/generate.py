@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import UnlimiformerError
-from .console import integers, messages, peak_memory, progress_bar, size
+from ..machine import peak_memory
+from .console import integers, messages, progress_bar, size
 from .options import (
     AsJson,
     BatchSize,

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import UnlimiformerError
-from .console import input_pieces, messages, peak_memory, progress_bar, size
+from ..machine import peak_memory
+from .console import input_pieces, messages, progress_bar, size
 from .options import (
     AsJson,
     BatchSize,

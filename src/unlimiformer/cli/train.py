@@ -12,8 +12,6 @@ from ..errors import UnlimiformerError
 from .console import messages, quiet_libraries
 from .options import AsJson
 
-Text = Annotated[str | None, typer.Option()]
-
 
 def command(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the trained model; new, or to go on with.")],

@@ -14,7 +14,7 @@ from ..engines import DecoderOnlyEngine
 from ..errors import UnlimiformerError
 from ..model import Unlimiformer
 from .data import Example
-from .features import IGNORED, Limits
+from .features import IGNORED, Limits, padded
 
 
 class CausalTrainer(Trainer):
@@ -60,9 +60,9 @@ class CausalTrainer(Trainer):
         limits = self._limits if trains else Limits(None, None)
         rows, labels = zip(*(self._row(example, limits) for example in inputs["examples"]), strict=True)
         model.train(trains)
-        ids = _padded(rows, 0).to(self.args.device)
-        mask = _padded([torch.ones_like(row) for row in rows], 0).to(self.args.device)
-        output = model(input_ids=ids, attention_mask=mask, labels=_padded(labels, IGNORED).to(self.args.device))
+        ids = padded(rows, 0).to(self.args.device)
+        mask = padded([torch.ones_like(row) for row in rows], 0).to(self.args.device)
+        output = model(input_ids=ids, attention_mask=mask, labels=padded(labels, IGNORED).to(self.args.device))
         return (output.loss, output) if return_outputs else output.loss
 
     def prediction_step(
@@ -82,7 +82,3 @@ class CausalTrainer(Trainer):
         question = Asking().summary if example.question is None else example.question
         prompt = self._engine.prompt(self._engine.read(torch.tensor(document)), question)
         return torch.cat((prompt, answer)), torch.cat((torch.full_like(prompt, IGNORED), answer))
-
-
-def _padded(rows: Sequence[Tensor], value: int) -> Tensor:
-    return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=value)

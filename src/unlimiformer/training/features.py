@@ -111,18 +111,18 @@ class Collator:
         fits = all(row.shape[0] <= self._window for row in joined)
         rows = joined if fits else documents
         batch = {
-            "input_ids": _padded(rows, self._padding),
-            "attention_mask": _padded([torch.ones_like(row) for row in rows], 0),
-            "prompt_ids": _padded([each["prompt_ids"] for each in features], IGNORED),
+            "input_ids": padded(rows, self._padding),
+            "attention_mask": padded([torch.ones_like(row) for row in rows], 0),
+            "prompt_ids": padded([each["prompt_ids"] for each in features], IGNORED),
         }
         if not fits:
-            batch["prefix_ids"] = _padded(prefixes, IGNORED)
+            batch["prefix_ids"] = padded(prefixes, IGNORED)
         whole = [torch.cat((each["prompt_ids"], each["answer_ids"])) for each in features]
         shifted = [torch.cat((torch.tensor([self._start]), row[:-1])) for row in whole]
         unasked = [torch.full_like(each["prompt_ids"], IGNORED) for each in features]
         labels = [torch.cat((no, each["answer_ids"])) for no, each in zip(unasked, features, strict=True)]
-        batch["decoder_input_ids"] = _padded(shifted, self._padding)
-        batch["labels"] = _padded(labels, IGNORED)
+        batch["decoder_input_ids"] = padded(shifted, self._padding)
+        batch["labels"] = padded(labels, IGNORED)
         return batch
 
 
@@ -131,5 +131,6 @@ def unpadded(rows: Tensor) -> list[Tensor]:
     return [row[row != IGNORED] for row in rows]
 
 
-def _padded(rows: Sequence[Tensor], value: int) -> Tensor:
+def padded(rows: Sequence[Tensor], value: int) -> Tensor:
+    """Rows side by side, padded on the right."""
     return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=value)

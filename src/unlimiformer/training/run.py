@@ -24,6 +24,7 @@ from ..errors import UnlimiformerError
 from ..evaluation.rouge import rouge, scorer
 from ..loading import load
 from ..model import Unlimiformer
+from ..paths import write_whole
 from ..usage import FILE as USAGE
 from ..usage import usage_text
 from .causal import CausalTrainer
@@ -58,7 +59,7 @@ def train(settings: TrainingSettings, output: Path, say: Say = lambda line: None
         callbacks = [journal, pauses, *([watch] if watch is not None else [])]
         if settings.patience is not None:
             callbacks.append(EarlyStoppingCallback(settings.patience))
-        strategy = strategy_of(settings, wrapped)
+        strategy = _strategy(settings, wrapped)
         trainer = _trainer(settings, output, wrapped, strategy, callbacks, say)
         trainer.remove_callback(PrinterCallback)  # the library does not print; `watch` may
         output.mkdir(parents=True, exist_ok=True)
@@ -109,13 +110,6 @@ def _opened(settings: TrainingSettings, output: Path) -> Path | None:
     return whole[-1] if whole else None
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Writes a file whole or not at all."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
-
-
 def _wrapped(settings: TrainingSettings) -> Unlimiformer:
     model, tokenizer = load(settings.model, torch.float32)  # updates are too small for half precision
     if settings.lora is not None:
@@ -138,8 +132,7 @@ def _with_lora(model: Any, rank: int, name: str) -> Any:
     return peft.get_peft_model(model, peft.LoraConfig(kind, r=rank, lora_alpha=2 * rank, target_modules=targets))
 
 
-def strategy_of(settings: TrainingSettings, wrapped: Unlimiformer) -> Strategy:
-    """The method's strategy, for a wrapped model."""
+def _strategy(settings: TrainingSettings, wrapped: Unlimiformer) -> Strategy:
     kind = STRATEGIES[settings.method]
     if kind is Memorizing:
         return Memorizing(wrapped.top_k, settings.layer, settings.gated)

@@ -13,7 +13,7 @@ from transformers import Seq2SeqTrainer
 from ..engines import EncoderDecoderEngine
 from ..errors import UnlimiformerError
 from ..model import Unlimiformer
-from .features import IGNORED, Collator, unpadded
+from .features import IGNORED, Collator, padded, unpadded
 from .strategies import Strategy
 
 
@@ -107,7 +107,7 @@ class UnlimiformerTrainer(Seq2SeqTrainer):
             told = given["decoder_input_ids"].shape[1] if asked else 1
             answers += list(made[:, told:])
         padding = self.wrapped.model.config.pad_token_id or 0
-        predicted = torch.nn.utils.rnn.pad_sequence(answers, batch_first=True, padding_value=padding)
+        predicted = padded(answers, padding)
         return None, predicted, inputs["labels"]
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
