@@ -33,6 +33,15 @@ class Source:
         """Tokens that will be kept: the prefix once, then the text."""
         return self.prefix.shape[0] + self.ids.shape[0]
 
+    def equals(self, other: Source) -> bool:
+        """Whether the other's states would be these."""
+        return (
+            torch.equal(self.ids, other.ids)
+            and torch.equal(self.prefix, other.prefix)
+            and self.aligned.keys() == other.aligned.keys()
+            and all(torch.equal(values, other.aligned[name]) for name, values in self.aligned.items())
+        )
+
 
 @dataclass(frozen=True)
 class Piece:

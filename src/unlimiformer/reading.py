@@ -27,6 +27,7 @@ from .sources import Text, given_ids, text_pieces
 from .tokenizing import Tokens, opening_ids, stream_tokens
 
 _OVERLAP, _CAUSAL_OVERLAP = 0.5, 0.25
+_KEPT_TOKENS = 4096  # of which training may keep all activations
 
 Opening = Callable[[str | None], Tensor]
 """Token ids in front of every window, for the text that a user wants there."""
@@ -178,7 +179,7 @@ class Reader:
         encode: Encode,
         progress: Progress | None = None,
     ) -> list[Memory]:
-        """One memory for each row of a batch (B, S), padded on either side; padding is left out."""
+        """One memory for each row of a batch (B, S), padded on either side; padding is left out. Equal rows share one."""
         visible = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
         if visible.shape != ids.shape:
             raise UnlimiformerError(
@@ -187,15 +188,20 @@ class Reader:
         prefixes = self._prefixes(None, len(ids)) if self._row_prefixes is None else self._row_prefixes
         if len(prefixes) != len(ids):
             raise UnlimiformerError(f"{len(prefixes)} prefixes were given for {len(ids)} rows; expected one for each")
-        sources = []
+        sources: list[Source] = []
+        places: list[int] = []
         for row, (keep, prefix) in enumerate(zip(visible, prefixes, strict=True)):
             tokens = ids[row][keep]
             self._check(tokens)
             extra = {name: values[row][keep] for name, values in aligned.items()}
             if self._shares_opening(tokens, prefix):
                 tokens, extra = tokens[1:], {name: values[1:] for name, values in extra.items()}
-            sources.append(Source(tokens.to(self.device), prefix.to(self.device), extra))
-        return self.read_sources(sources, encode, progress)
+            source = Source(tokens.to(self.device), prefix.to(self.device), extra)
+            same = (place for place, other in enumerate(sources) if source.equals(other))
+            places.append(next(same, len(sources)))
+            sources += [source] if places[-1] == len(sources) else []
+        memories = self.read_sources(sources, encode, progress)
+        return [memories[place] for place in places]
 
     def _tokens(
         self, text: Text, prefix: Tensor, keep_text: Callable[[Iterable[str]], Iterator[str]]
@@ -263,7 +269,10 @@ class Reader:
         pieces: list[list[Tensor]] = [[] for _ in sources]
         memories: list[Memory] = []
         settings = (self.cut, self.config.batch_size)
-        for piece in encode_windows(sources, _recomputed(self._in_dtype(encode)), *settings, progress):
+        encode = self._in_dtype(encode)
+        if torch.is_grad_enabled() and sum(source.length for source in sources) > _KEPT_TOKENS:
+            encode = _recomputed(encode)
+        for piece in encode_windows(sources, encode, *settings, progress):
             differentiable = piece.states.requires_grad
             if piece.source == len(memories):
                 recipe = None if recipes is None else recipes[piece.source]
@@ -311,12 +320,12 @@ class Reader:
 
 
 def _recomputed(encode: Encode) -> Encode:
-    """In training a window's activations are computed again when its gradients are: only its states are kept."""
+    """Of a long input only the states are kept: a window's activations are computed again when its gradients are."""
 
     def encode_twice(ids: Tensor, aligned: dict[str, Tensor]) -> Tensor:
         return checkpoint(encode, ids, aligned, use_reentrant=False)
 
-    return encode_twice if torch.is_grad_enabled() else encode
+    return encode_twice
 
 
 def _noted(written: list[str], pieces: Iterable[str]) -> Iterator[str]:

@@ -50,6 +50,7 @@ def command(
     schedule: Annotated[str | None, typer.Option(help="linear, cosine, constant or constant_with_warmup.")] = None,
     warmup: Annotated[int | None, typer.Option(help="Steps.")] = None,
     weight_decay: Annotated[float | None, typer.Option()] = None,
+    dropout: Annotated[float | None, typer.Option(help="Instead of the model's own.")] = None,
     bfloat16: Annotated[bool | None, typer.Option("--bfloat16", help="Compute in bfloat16 where that is safe.")] = None,
     gradient_checkpointing: Annotated[
         bool | None, typer.Option("--gradient-checkpointing", help="Also compute the decoder's layers twice.")

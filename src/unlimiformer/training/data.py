@@ -10,26 +10,13 @@ from typing import Any
 
 from ..errors import UnlimiformerError
 
-HUB: dict[str, tuple[str, str | None]] = {
-    "govreport": ("tau/scrolls", "gov_report"),
-    "summscreen": ("tau/scrolls", "summ_screen_fd"),
-    "qmsum": ("tau/scrolls", "qmsum"),
-    "qasper": ("tau/scrolls", "qasper"),
-    "narrativeqa": ("tau/scrolls", "narrative_qa"),
-    "contractnli": ("tau/scrolls", "contract_nli"),
-    "booksum": ("abertsch/booksum-fullbooks", None),
-}
-"""Names of the paper's data sets, and where a hub has them."""
+@dataclass(frozen=True)
+class Size:
+    """Of a written document: words of the text around the facts, rivals of a fact at most, questions asked of it."""
 
-WRITTEN: dict[str, tuple[tuple[int, int], int]] = {"facts": ((40, 300), 7), "long-facts": ((600, 2000), 9)}
-"""Facts that a program writes into real texts: how many words a passage has, and how many rivals at most."""
-
-_ASKING = ("qmsum", "qasper", "narrativeqa", "contractnli")  # their inputs begin with a question and an empty line
-_FIELDS = (("input", "output"), ("book", "summary"))
-_SHAPES = (
-    'a JSON object with "document", "answer" and optionally "question", or with "document" and "questions", a list of '
-    '{"question", "answer"}'
-)
+    words: tuple[int, int]
+    rivals: int
+    questions: int = 1
 
 
 @dataclass(frozen=True)
@@ -41,10 +28,35 @@ class Example:
     question: str | None = None
 
 
+HUB: dict[str, tuple[str, str | None]] = {
+    "govreport": ("tau/scrolls", "gov_report"),
+    "summscreen": ("tau/scrolls", "summ_screen_fd"),
+    "qmsum": ("tau/scrolls", "qmsum"),
+    "qasper": ("tau/scrolls", "qasper"),
+    "narrativeqa": ("tau/scrolls", "narrative_qa"),
+    "contractnli": ("tau/scrolls", "contract_nli"),
+    "booksum": ("abertsch/booksum-fullbooks", None),
+}
+"""Names of the paper's data sets, and where a hub has them."""
+
+WRITTEN: dict[str, Size] = {"facts": Size((20, 200), 9, 4), "long-facts": Size((200, 1500), 24, 8)}
+"""Facts that a program writes into real texts."""
+CONDENSED = "condensed"
+"""Before a JSONL file: of its documents, what the answers are about."""
+
+_ASKING = ("qmsum", "qasper", "narrativeqa", "contractnli")  # their inputs begin with a question and an empty line
+_FIELDS = (("input", "output"), ("book", "summary"))
+_SHAPES = (
+    'a JSON object with "document", "answer" and optionally "question", or with "document" and "questions", a list of '
+    '{"question", "answer"}'
+)
+
+
 def examples(source: str, split: str = "train", limit: int | None = None) -> list[Example]:
     """All examples of some sources, with commas between them; at most `limit`, evenly spread.
 
-    A source is a JSONL file, the name of a hub's data set, or facts that a program writes, as facts:2000.
+    A source is a JSONL file, condensed:FILE for what its answers are about, the name of a hub's data set, or facts that
+    a program writes, as facts:2000.
     """
     sources = [source] if Path(source).is_file() else source.split(",")
     found = [example for each in sources for example in _of_source(each, split)]
@@ -62,7 +74,11 @@ def _of_source(source: str, split: str) -> list[Example]:
     elif name in WRITTEN and count.isdigit():
         from .facts import written
 
-        found = written(int(count), *WRITTEN[name], seed=0 if split == "train" else 1)
+        found = written(int(count), WRITTEN[name], seed=0 if split == "train" else 1)
+    elif name == CONDENSED and Path(count).is_file():
+        from .condensing import condensed
+
+        found = condensed(list(_of_file(Path(count))))
     else:
         names = ", ".join((*HUB, *(f"{name}:2000" for name in WRITTEN)))
         raise UnlimiformerError(

@@ -7,19 +7,25 @@ names are made up of syllables, so that an answer has to be copied and cannot be
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from ..catalogue import get_text
 from ..catalogue.entries import TEXTS
-from .data import Example
+from .data import Example, Size
 
-_WORDS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+_TOLD = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+WORDS: dict[str, list[str]] = _TOLD["words"]
+FORMS: list[dict[str, Any]] = _TOLD["forms"]
 _NOT_READ = tuple(f"shakespeare/{play}" for play in ("hamlet", "macbeth", "othello", "lear"))
 _REAL = 0.5  # the share of names that exist; the others are made up of syllables
+_OTHER_FORM, _KNOWN_SUBJECT = 0.3, 0.5  # shares of rivals with another wording, and about something named before
+_SAME_TITLE = 0.7  # of wordings in which all people have one title
 
 
 @dataclass(frozen=True)
@@ -32,141 +38,87 @@ class Fact:
     answer: str
 
 
-def _a(word: str) -> str:
-    return f"an {word}" if word[0] in "aeiou" else f"a {word}"
+class Wording:
+    """One way of stating something, and of asking for it, with its words chosen; subject and answer are still open."""
+
+    def __init__(self, form: dict[str, Any], rng: random.Random) -> None:
+        self._said, self._asked = rng.choice(form["said"]), form["asked"]
+        self.subject, self.answer = form["subject"], form["answer"]
+        named = re.findall(r"{(\w+)}", " ".join((self._said, *self._asked)))
+        self._slots = {name: rng.choice(WORDS[name]) for name in named if name in WORDS}
+        self._title = rng.choice(WORDS["titles"]) if rng.random() < _SAME_TITLE else None
+
+    def fact(self, subject: str, rng: random.Random) -> Fact:
+        """With this subject and an answer by chance; the question is asked in any of its ways."""
+        if self.subject == "person":
+            subject = f"{self._title or rng.choice(WORDS['titles'])} {subject}"
+        answer = _drawn(self.answer, rng)
+        filled = {**self._slots, "subject": subject, "answer": answer}
+        sentence = self._said.format(**filled)
+        question = rng.choice(self._asked).format(**filled)
+        return Fact((subject, *self._slots.values(), self._asked[0]), _capital(sentence), _capital(question), answer)
 
 
-def _word(rng: random.Random, endings: Sequence[str]) -> str:
-    return rng.choice(_WORDS["syllables_first"]) + rng.choice(_WORDS["syllables_between"]) + rng.choice(endings)
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]
 
 
-def _place(rng: random.Random) -> str:
-    return rng.choice(_WORDS["places"]) if rng.random() < _REAL else _word(rng, _WORDS["place_endings"])
+def _drawn(kind: str, rng: random.Random) -> str:
+    """A place, a person's name, a number, a time of day, or one of the words of that kind."""
+    if kind in ("place", "person"):
+        if rng.random() < _REAL:
+            return rng.choice(WORDS[f"{kind}_names"])
+        middle = "".join(rng.choice(WORDS["syllables_between"]) for _ in range(rng.choice((1, 1, 2))))
+        return rng.choice(WORDS["syllables_first"]) + middle + rng.choice(WORDS[f"{kind}_endings"])
+    if kind == "number":
+        return str(rng.randrange(10, 10 ** rng.choice((3, 4, 5, 5, 5))))
+    if kind == "time":
+        return f"{rng.randrange(24)}:{rng.randrange(12) * 5:02d}"
+    return rng.choice(WORDS[kind])
 
 
-def _name(rng: random.Random) -> str:
-    return rng.choice(_WORDS["names"]) if rng.random() < _REAL else _word(rng, _WORDS["name_endings"])
-
-
-def _number(rng: random.Random) -> str:
-    return str(rng.randrange(10, 10 ** rng.choice((3, 4, 5, 5))))
-
-
-def _role(place: str, rng: random.Random, form: random.Random) -> Fact:
-    role, name = form.choice(_WORDS["roles"]), _name(rng)
-    said = form.choice(
-        (
-            f"The {role} of {place} is {name}.",
-            f"The {role} of {place} is called {name}.",
-            f"In {place} the {role} is named {name}.",
-            f"{name} is the {role} of {place}.",
-            f"They say that the {role} in {place} is a certain {name}.",
-        )
-    )
-    asked = form.choice(
-        (
-            f"Who is the {role} of {place}?",
-            f"What is the name of the {role} of {place}?",
-            f"What is the {role} of {place} called?",
-            f"Which person is the {role} in {place}?",
-        )
-    )
-    return Fact((place, role), said, asked, name)
-
-
-def _code(place: str, rng: random.Random, form: random.Random) -> Fact:
-    thing, number = form.choice(_WORDS["codes"]), _number(rng)
-    said = form.choice(
-        (
-            f"The {thing} in {place} is {number}.",
-            f"In {place} the {thing} is {number}.",
-            f"{number} is the {thing} in {place}.",
-            f"Remember that the {thing} in {place} is {number}.",
-        )
-    )
-    asked = form.choice(
-        (f"What is the {thing} in {place}?", f"In {place}, what is the {thing}?", f"Tell me the {thing} in {place}.")
-    )
-    return Fact((place, thing), said, asked, number)
-
-
-def _count(place: str, rng: random.Random, form: random.Random) -> Fact:
-    holder, items, number = form.choice(_WORDS["holders"]), form.choice(_WORDS["counted"]), _number(rng)
-    said = form.choice(
-        (
-            f"The {holder} in {place} has {number} {items}.",
-            f"There are {number} {items} in the {holder} of {place}.",
-            f"The {holder} of {place} counted {number} {items}.",
-        )
-    )
-    asked = form.choice(
-        (
-            f"How many {items} does the {holder} in {place} have?",
-            f"How many {items} are there in the {holder} of {place}?",
-        )
-    )
-    return Fact((place, holder, items), said, asked, number)
-
-
-def _deed(name: str, rng: random.Random, form: random.Random) -> Fact:
-    title, (deed, asked), place = form.choice(_WORDS["titles"]), form.choice(_WORDS["deeds"]), _place(rng)
-    who = f"{title} {name}"
-    return Fact((who, deed), f"{who[0].upper()}{who[1:]} {deed} {place}.", asked.format(who=who), place)
-
-
-def _colour(name: str, rng: random.Random, form: random.Random) -> Fact:
-    title, owned, colour = form.choice(_WORDS["titles"]), form.choice(_WORDS["owned"]), rng.choice(_WORDS["colours"])
-    who = f"{title} {name}"
-    said = form.choice((f"The {owned} of {who} is {colour}.", f"{who[0].upper()}{who[1:]} has {_a(colour)} {owned}."))
-    return Fact((who, owned), said, f"What colour is the {owned} of {who}?", colour)
-
-
-def _time(place: str, rng: random.Random, form: random.Random) -> Fact:
-    vehicle, time = form.choice(_WORDS["vehicles"]), f"{rng.randrange(24)}:{rng.randrange(12) * 5:02d}"
-    said = form.choice((f"The {vehicle} to {place} leaves at {time}.", f"At {time} the {vehicle} to {place} departs."))
-    return Fact((place, vehicle), said, f"When does the {vehicle} to {place} leave?", time)
-
-
-_Kind = Callable[[str, random.Random, random.Random], Fact]
-"""A subject, what draws the answer, and what draws the wording, to a fact."""
-_OF_PLACES: tuple[_Kind, ...] = (_role, _code, _count, _time)
-_OF_PEOPLE: tuple[_Kind, ...] = (_deed, _colour, _deed)
-
-
-def _facts(rng: random.Random, rivals: int) -> list[Fact]:
-    """One fact, and rivals: most have its wording and another subject, some its subject and another wording."""
-    kinds, subject = (_OF_PLACES, _place) if rng.random() < 0.6 else (_OF_PEOPLE, _name)
-    kind, form, first = rng.choice(kinds), rng.random(), subject(rng)
-    found = [kind(first, rng, random.Random(form))]
-    for _ in range(4 * rivals):  # names are many: a few tries are enough
-        if rng.random() < 0.75:
-            made = kind(subject(rng), rng, random.Random(form))
-        else:
-            made = rng.choice(kinds)(first, rng, rng)
-        if len(found) <= rivals and made.about not in {fact.about for fact in found}:
+def facts(rng: random.Random, rivals: int) -> list[Fact]:
+    """One fact and its rivals: most have its wording and another subject, many a subject that is named elsewhere."""
+    wordings = [Wording(rng.choice(FORMS), rng)]
+    named: dict[str, list[str]] = {"place": [], "person": []}
+    found: list[Fact] = []
+    for _ in range(6 * (rivals + 1)):  # names are many: a few tries are enough
+        if len(found) > rivals:
+            break
+        if found and rng.random() < _OTHER_FORM / len(wordings):
+            wordings.append(Wording(rng.choice(FORMS), rng))
+        wording = rng.choice(wordings)
+        known = named[wording.subject]
+        subject = rng.choice(known) if known and rng.random() < _KNOWN_SUBJECT else _drawn(wording.subject, rng)
+        made = wording.fact(subject, rng)
+        if made.about not in {fact.about for fact in found}:
             found.append(made)
+            known.append(subject)
+            if wording.answer in named:
+                named[wording.answer].append(made.answer)
     return found
 
 
-def written(count: int, words: tuple[int, int], rivals: int, seed: int) -> list[Example]:
+def written(count: int, size: Size, seed: int) -> list[Example]:
     """Examples in all texts of the catalogue but those of `bench needle`."""
     names = [name for name in TEXTS if name not in _NOT_READ]
-    return examples_in([get_text(name).read_text() for name in names], count, words, rivals, seed)
+    return examples_in([get_text(name).read_text() for name in names], count, size, seed)
 
 
-def examples_in(texts: Sequence[str], count: int, words: tuple[int, int], rivals: int, seed: int) -> list[Example]:
-    """Passages of the texts, of so many words each, with a fact to be asked for and up to so many rivals."""
+def examples_in(texts: Sequence[str], count: int, size: Size, seed: int) -> list[Example]:
+    """So many examples: passages of the texts, with facts of which some are asked for."""
     rng = random.Random(seed)
     lines = [[line for line in text.split("\n") if line.strip()] for text in texts]
-    made = []
-    for _ in range(count):
-        page, wanted = rng.choice(lines), rng.randint(*words)
+    made: list[Example] = []
+    while len(made) < count:
+        page, wanted = rng.choice(lines), rng.randint(*size.words)
         start = rng.randrange(max(1, len(page) - wanted // 4))
         passage: list[str] = []
         while sum(len(line.split()) for line in passage) < wanted and start + len(passage) < len(page):
             passage.append(page[start + len(passage)])
-        facts = _facts(rng, rng.randint(0, rivals))
-        for fact in facts:
+        told = facts(rng, rng.randint(size.questions - 1, size.rivals))
+        for fact in told:
             passage.insert(rng.randint(0, len(passage)), fact.sentence)
-        made.append(Example("\n".join(passage), facts[0].answer, facts[0].question))
-    return made
+        document = "\n".join(passage)
+        made += [Example(document, fact.answer, fact.question) for fact in told[: size.questions]]
+    return made[:count]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, Sampler
 
 from ..asking import Asking
 from ..errors import UnlimiformerError
@@ -37,7 +37,10 @@ class Limits:
 
 
 class Features(Dataset):
-    """The features of some examples; documents are tokenized once. `cut` counts documents that a limit cut short."""
+    """The features of some examples; documents are tokenized once. `cut` counts documents that a limit cut short.
+
+    `sharing` are lists of features that have one input: questions of one document that the decoder is asked.
+    """
 
     def __init__(
         self,
@@ -53,8 +56,12 @@ class Features(Dataset):
         self._opening, self._closing = surrounding_ids(tokenizer)
         self.cut = 0
         self._features: list[dict[str, Any]] = []
+        shared: dict[tuple[str, int], list[int]] = {}
         for example in examples:
-            self._features += self._made(example, window, inputs)
+            for part, feature in enumerate(self._made(example, window, inputs)):
+                shared.setdefault((example.document, part), []).append(len(self._features))
+                self._features.append(feature)
+        self.sharing = list(shared.values()) if asking.place == "decoder" else [[i] for i in range(len(self))]
 
     def __len__(self) -> int:
         return len(self._features)
@@ -98,6 +105,30 @@ class Features(Dataset):
         return self._documents[text]
 
 
+class Together(Sampler[int]):
+    """An order by chance, another in every epoch, in which features that share their input stand side by side.
+
+    What stands in one batch is then read once.
+    """
+
+    def __init__(self, features: Features, seed: int) -> None:
+        self._features, self._seed, self._epoch = features, seed, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Told by the trainer, also when it goes on in the middle of an epoch."""
+        self._epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self._features)
+
+    def __iter__(self) -> Iterator[int]:
+        chance = torch.Generator().manual_seed(self._seed + self._epoch)
+        groups = self._features.sharing
+        for group in torch.randperm(len(groups), generator=chance).tolist():
+            for place in torch.randperm(len(groups[group]), generator=chance).tolist():
+                yield groups[group][place]
+
+
 class Collator:
     """Features side by side, padded on the right; nothing that is padding is ever read."""
 
@@ -105,10 +136,12 @@ class Collator:
         self._padding, self._start, self._window = padding, start, window
 
     def __call__(self, features: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-        """A batch. Where every input fits the window, what stands before it is part of it, as in the plain model."""
+        """A batch. Where every input fits the window, what stands before it is part of it, as in the plain model,
+        unless some inputs are the same, and need to be read only once."""
         prefixes, documents = ([each[name] for each in features] for name in ("prefix_ids", "input_ids"))
         joined = [torch.cat(parts) for parts in zip(prefixes, documents, strict=True)]
         fits = all(row.shape[0] <= self._window for row in joined)
+        fits = fits and len({tuple(row.tolist()) for row in joined}) == len(joined)
         rows = joined if fits else documents
         batch = {
             "input_ids": padded(rows, self._padding),

@@ -52,6 +52,7 @@ class TrainingSettings:
     schedule: str = "linear"
     warmup: int = 0
     weight_decay: float = 0.0
+    dropout: float | None = None
     bfloat16: bool = False
     gradient_checkpointing: bool = False
     lora: int | None = None
@@ -61,7 +62,7 @@ class TrainingSettings:
         _one_of("method", self.method, tuple(STRATEGIES))
         _one_of("schedule", self.schedule, SCHEDULES)
         _one_of("question", self.question, PLACES)
-        for name in ("epochs", "learning_rate", "weight_decay", "overlap"):
+        for name in ("epochs", "learning_rate", "weight_decay", "overlap", "dropout"):
             if isinstance(getattr(self, name), str):  # YAML has 2e-5 as text
                 object.__setattr__(self, name, _number(name, getattr(self, name)))
         least = {"source_limit": 1, "target_limit": 2, "new_tokens": 1, "batch_size": 1, "accumulation": 1, "warmup": 0}
@@ -76,6 +77,8 @@ class TrainingSettings:
         for name in ("epochs", "learning_rate"):
             if not getattr(self, name) > 0:
                 raise UnlimiformerError(f"{name} is {getattr(self, name)}; expected more than 0")
+        if self.dropout is not None and not 0 <= self.dropout < 1:
+            raise UnlimiformerError(f"dropout is {self.dropout}; expected 0 or more, and less than 1")
         if self.method != "memorizing" and (self.layer is not None or self.gated):
             raise UnlimiformerError(f"layer and gated are for method 'memorizing'; the method is {self.method!r}")
         if self.gated and self.lora is not None:

@@ -13,7 +13,7 @@ from transformers import Seq2SeqTrainer
 from ..engines import EncoderDecoderEngine
 from ..errors import UnlimiformerError
 from ..model import Unlimiformer
-from .features import IGNORED, Collator, padded, unpadded
+from .features import IGNORED, Collator, Features, Together, padded, unpadded
 from .strategies import Strategy
 
 
@@ -69,6 +69,12 @@ class UnlimiformerTrainer(Seq2SeqTrainer):
             return super().evaluation_loop(*args, **kwargs)
         finally:
             self._installation.policies = before
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        features = train_dataset if train_dataset is not None else self.train_dataset
+        if isinstance(features, Features) and len(features.sharing) < len(features):
+            return Together(features, self.args.seed)
+        return super()._get_train_sampler(train_dataset)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """One batch; strategies that take turns count it."""
