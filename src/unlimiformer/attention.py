@@ -63,10 +63,13 @@ def attend_dense(
     n, heads, width = queries.shape
     groups = keys.shape[1]
     grouped = queries.reshape(n, groups, heads // groups, width)
-    scores = cap(torch.einsum("nghd,sgd->nghs", grouped, keys).float(), softcap)
+    scores = torch.einsum("nghd,sgd->nghs", grouped, keys).float()
+    outside = None
     if top_k is not None and top_k < keys.shape[0]:
         chosen = scores.detach().topk(top_k, dim=-1, sorted=False).indices
         outside = torch.ones_like(scores, dtype=torch.bool).scatter_(-1, chosen, False)
+    scores = cap(scores, softcap)
+    if outside is not None:
         scores = scores.masked_fill(outside, float("-inf"))
     log_sum = scores.logsumexp(dim=-1)
     weights = torch.nn.functional.dropout((scores - log_sum[..., None]).exp(), dropout, training=dropout > 0)

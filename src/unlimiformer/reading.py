@@ -179,7 +179,7 @@ class Reader:
         encode: Encode,
         progress: Progress | None = None,
     ) -> list[Memory]:
-        """One memory for each row of a batch (B, S), padded on either side; padding is left out. Equal rows share one."""
+        """One memory for each row of a batch (B, S), padded on either side; padding is left out; equal rows share theirs."""
         visible = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
         if visible.shape != ids.shape:
             raise UnlimiformerError(

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from .adapters import CrossAttention
 from .attention import attend_dense, fold_queries, folding_is_cheaper, merge, unfold_values, weigh
@@ -18,8 +17,7 @@ from .datastore import ExactStore, Hits
 from .errors import UnlimiformerError
 from .memory import Memory
 from .provenance import Listener
-
-_SCORES = 1 << 24  # numbers that one layer's attention holds at once in training
+from .recomputing import attend_and_forget
 
 
 @dataclass(frozen=True)
@@ -80,34 +78,12 @@ def _attend_some(view: CrossAttention, queries: Tensor, memory: Memory, count: i
     store = memory.store
     drawn = draw(store.rows, count)
     states = _all_states(store)
-    return _attend_and_forget(view, queries, states[drawn.to(states.device)].to(queries), None)
+    return attend_and_forget(view, queries, states[drawn.to(states.device)].to(queries), None)
 
 
 def _all_states(store: ExactStore) -> Tensor:
     """States (S, D), in the graph where they are trained."""
     return store.states if store.states.requires_grad else torch.cat(list(store.blocks()))
-
-
-def _attend_and_forget(
-    view: CrossAttention, queries: Tensor, states: Tensor, top_k: int | None
-) -> tuple[Tensor, Tensor]:
-    """Differentiable attention to states (S, D). A layer's keys, and the scores of some queries at a time, exist only
-    while they are used; for gradients they are computed again."""
-    at_once = max(1, _SCORES // (view.heads * states.shape[0]))
-
-    def layer(queries: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
-        keys, values = view.keys(states), view.values(states)
-        settings = (top_k, view.softcap, view.dropout)
-        if queries.shape[0] <= at_once:
-            return attend_dense(queries, keys, values, *settings)
-        parts = [
-            checkpoint(attend_dense, part, keys, values, *settings, use_reentrant=False)
-            for part in queries.split(at_once)
-        ]
-        contexts, log_sums = zip(*parts, strict=True)
-        return torch.cat(contexts), torch.cat(log_sums)
-
-    return checkpoint(layer, queries, states, use_reentrant=False)
 
 
 def _attend_first_window(view: CrossAttention, queries: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
@@ -131,7 +107,7 @@ def _attend_stored(
     """Attention over stored states; `heard` (H,) are the heads whose attention counts, None for all."""
     store = memory.store
     if torch.is_grad_enabled() and _needs_gradients(view, queries, memory):
-        return _attend_and_forget(view, queries, _all_states(store).to(queries), top_k)
+        return attend_and_forget(view, queries, _all_states(store).to(queries), top_k)
     with torch.no_grad():
         key_weight = view.key_weight(store.width, queries)
     if key_weight is not None and not _fold(view, queries, memory):

@@ -7,7 +7,7 @@ import torch
 from oracle import differentiable_states, relative
 from tiny import WINDOW, make
 
-from unlimiformer import Unlimiformer, reading, retrieval
+from unlimiformer import Unlimiformer, reading, recomputing
 from unlimiformer.install import PlaceholderOutput
 
 FAMILIES = ("bart", "t5", "pegasus", "led", "marian", "mt5")
@@ -56,7 +56,7 @@ def test_an_input_within_the_window_trains_as_in_the_plain_model(family):
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("at_once", [1 << 24, 1])
 def test_many_windows_train_as_full_attention_over_their_states(family, at_once, monkeypatch):
-    monkeypatch.setattr(retrieval, "_SCORES", at_once)
+    monkeypatch.setattr(recomputing, "SCORES", at_once)
     model = _model(family)
     ids, labels = _batch(3 * WINDOW + 5)
     with Unlimiformer(model, window=WINDOW, top_k=1000):
@@ -72,12 +72,12 @@ def test_recomputation_changes_neither_loss_nor_gradients(family, top_k, monkeyp
     """Dropout is on: what is computed again must drop the same."""
     model = _model(family, dropout=0.1)
     ids, labels = _batch(3 * WINDOW + 5)
-    monkeypatch.setattr(retrieval, "_SCORES", 1)
+    monkeypatch.setattr(recomputing, "SCORES", 1)
     monkeypatch.setattr(reading, "_KEPT_TOKENS", 1)
     with Unlimiformer(model, window=WINDOW, top_k=top_k):
         torch.manual_seed(0)
         got = _gradients(model, input_ids=ids, labels=labels)
-        for module in (retrieval, reading):
+        for module in (recomputing, reading):
             monkeypatch.setattr(module, "checkpoint", lambda function, *args, use_reentrant: function(*args))
         torch.manual_seed(0)
         expected = _gradients(model, input_ids=ids, labels=labels)

@@ -12,15 +12,16 @@ from collections.abc import Iterator, Sequence
 
 from .data import Example
 
+_QUESTIONS = 4  # that are kept of a document
 _PASSAGE, _PASSAGES = 80, 2  # words of a passage, about; and passages for each answer
 
 
 def condensed(examples: Sequence[Example]) -> list[Example]:
-    """The same questions and answers; all questions of one document keep one document."""
+    """The first questions of each document, with their answers; they still share one document."""
     by_document: dict[str, list[Example]] = {}
     for example in examples:
         by_document.setdefault(example.document, []).append(example)
-    return [short for document, asked in by_document.items() for short in _condensed(document, asked)]
+    return [short for document, asked in by_document.items() for short in _condensed(document, asked[:_QUESTIONS])]
 
 
 def _condensed(document: str, asked: Sequence[Example]) -> list[Example]:

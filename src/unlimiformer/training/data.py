@@ -10,6 +10,7 @@ from typing import Any
 
 from ..errors import UnlimiformerError
 
+
 @dataclass(frozen=True)
 class Size:
     """Of a written document: words of the text around the facts, rivals of a fact at most, questions asked of it."""
