@@ -1,7 +1,11 @@
-"""Key–value recall: a small model trained from scratch by every method, asked over 1 to 64 windows.
+"""Key–value recall: a small model trained from scratch, then by every method, asked over 1 to 64 windows.
 
 `python bench/key_value_recall.py [steps] [seeds]`. A document is a list of pairs, a key and a value; the question is a
-key. Results go to bench/results/key_value_recall.json, raw answers to key_value_recall.csv beside it.
+key. Results go to bench/results/key_value_recall.json, raw answers to key_value_recall.csv beside it. As in the paper,
+every method starts from one model that knows the task inside its window, and is trained on longer documents.
+
+Two things make the task learnable in minutes: heads of the encoder begin by looking at the tokens beside their own, and
+half of the training documents use few keys. Without either the model stays at chance among the values of a document.
 """
 
 import csv
@@ -9,6 +13,7 @@ import json
 import random
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -18,8 +23,10 @@ from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGene
 from unlimiformer import Unlimiformer
 from unlimiformer.training import STRATEGIES, TrainingSettings, train
 
-WINDOW, TRAINED, WINDOWS = 64, 4, (1, 4, 16, 64)
-KEYS, VALUES = 2100, 48
+WINDOW, TRAINED, WINDOWS = 32, 4, (1, 4, 16, 64)
+KEYS, FREQUENT, VALUES = 1100, 100, 48
+DOCUMENTS, QUESTIONS = 32, 8  # of a training step; with 8 documents nothing is learned in this time
+ASKED = 100  # questions for each number of windows
 METHODS = {
     "standard": {"method": "standard"},
     "standard, +test": {"method": "standard"},
@@ -38,12 +45,12 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 def model() -> T5ForConditionalGeneration:
-    """Two layers on either side."""
+    """Two layers on either side; two heads of the encoder begin with the tokens before and behind."""
     config = T5Config(
         vocab_size=2 + KEYS + VALUES,
-        d_model=96,
-        d_kv=24,
-        d_ff=192,
+        d_model=64,
+        d_kv=16,
+        d_ff=128,
         num_layers=2,
         num_heads=4,
         n_positions=WINDOW,
@@ -52,36 +59,42 @@ def model() -> T5ForConditionalGeneration:
         eos_token_id=1,
         decoder_start_token_id=0,
     )
-    return T5ForConditionalGeneration(config)
-
-
-def examples(rng: random.Random, count: int, windows: int, fewest: int | None = None) -> list[dict[str, str]]:
-    """Documents that fill so many windows, or have as few pairs as `fewest`; every key is there once."""
-    pairs = (windows * WINDOW - 4) // 2
-    made = []
-    for _ in range(count):
-        chosen = rng.sample(range(KEYS), pairs if fewest is None else rng.randint(fewest, pairs))
-        told = [(f"k{key}", f"v{rng.randrange(VALUES)}") for key in chosen]
-        question, answer = rng.choice(told)
-        made.append(
-            {"document": " ".join(f"{key} {value}" for key, value in told), "question": question, "answer": answer}
-        )
+    made = T5ForConditionalGeneration(config)
+    distances = made.encoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight.data.zero_()
+    distances[1, 0] = distances[17, 1] = 6.0
     return made
 
 
-def main(steps: int = 3000, seeds: int = 1) -> None:
-    """Trains and tests every method, and keeps what came out after each."""
+def document(rng: random.Random, pairs: int, keys: int, questions: int) -> dict:
+    """Every key is there once."""
+    told = [(f"k{key}", f"v{rng.randrange(VALUES)}") for key in rng.sample(range(keys), pairs)]
+    asked = [rng.choice(told) for _ in range(questions)]
+    return {
+        "document": " ".join(f"{key} {value}" for key, value in told),
+        "questions": [{"question": key, "answer": value} for key, value in asked],
+    }
+
+
+def pairs_in(windows: int) -> int:
+    """How many pairs fill so many windows."""
+    return (windows * WINDOW - 4) // 2
+
+
+def main(steps: int = 600, seeds: int = 1) -> None:
+    """Trains a start, then every method for half as long; tests them, and keeps what came out after each."""
     rows, answers = [], []
     for seed in range(seeds):
         with tempfile.TemporaryDirectory() as folder:
             trained: dict[str, Path] = {}
             for name, changes in METHODS.items():
-                settings = _settings(Path(folder), steps, seed, changes)
-                if settings.method not in trained:
-                    trained[settings.method] = Path(folder) / settings.method
-                    train(settings, trained[settings.method])
+                method = changes["method"]
+                if method not in trained:
+                    trained[method] = Path(folder) / method
+                    start = _knowing_the_task(Path(folder), steps, seed)
+                    settings = _settings(start, _data(Path(folder), TRAINED, steps // 2, seed), steps // 2, seed)
+                    train(replace(settings, method=method), trained[method])
                 for windows in WINDOWS:
-                    told = _answers(trained[settings.method], windows, all_of_it=name != "standard")
+                    told = _answers(trained[method], windows, all_of_it=name != "standard")
                     right = sum(expected == got for _, expected, got in told) / len(told)
                     rows.append({"method": name, "windows": windows, "accuracy": right, "seed": seed, "of": len(told)})
                     answers += [(name, windows, seed, *each) for each in told]
@@ -89,16 +102,31 @@ def main(steps: int = 3000, seeds: int = 1) -> None:
                 _keep(rows, answers, steps)
 
 
-def _settings(folder: Path, steps: int, seed: int, changes: dict[str, str]) -> TrainingSettings:
-    start, data = folder / "start", folder / "train.jsonl"
+def _knowing_the_task(folder: Path, steps: int, seed: int) -> Path:
+    """A model that was trained with documents of one window."""
+    blank, start = folder / "blank", folder / "start"
     if not start.exists():
         torch.manual_seed(seed)
-        model().save_pretrained(start)
-        tokenizer().save_pretrained(start)
-        rng = random.Random(seed)
-        lines = examples(rng, steps * 8, 1, fewest=2) + examples(rng, steps * 8, TRAINED)
-        rng.shuffle(lines)
-        data.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        model().save_pretrained(blank)
+        tokenizer().save_pretrained(blank)
+        train(_settings(blank, _data(folder, 1, steps, seed), steps, seed), start)
+    return start
+
+
+def _data(folder: Path, windows: int, steps: int, seed: int) -> Path:
+    """Documents of so many windows, and as many of one."""
+    path, rng = folder / f"{windows}.jsonl", random.Random(seed)
+    if not path.exists():
+        lines = []
+        for number in range(steps * DOCUMENTS):
+            short = windows == 1 or number % 2 == 0
+            pairs = rng.randint(2, pairs_in(1)) if short else pairs_in(windows)
+            lines.append(document(rng, pairs, rng.choice((FREQUENT, KEYS)), QUESTIONS))
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def _settings(start: Path, data: Path, steps: int, seed: int) -> TrainingSettings:
     return TrainingSettings(
         model=str(start),
         data=str(data),
@@ -107,25 +135,27 @@ def _settings(folder: Path, steps: int, seed: int, changes: dict[str, str]) -> T
         window=WINDOW,
         top_k=WINDOW // 2,
         steps=steps,
-        batch_size=16,
+        batch_size=DOCUMENTS * QUESTIONS,
         accumulation=1,
-        learning_rate=2e-3,
+        learning_rate=3e-3,
+        schedule="constant_with_warmup",
         warmup=100,
         seed=seed,
-        **changes,
     )
 
 
 @torch.no_grad()
 def _answers(folder: Path, windows: int, all_of_it: bool) -> list[tuple[str, str, str]]:
-    """Question, value and answer of a hundred documents."""
-    told = []
+    """Question, value and answer."""
+    told, rng = [], random.Random(99 + windows)
     with Unlimiformer.from_pretrained(folder) as u:
-        for line in examples(random.Random(99 + windows), 100, windows):
+        for _ in range(ASKED // QUESTIONS):
+            line = document(rng, pairs_in(windows), KEYS, QUESTIONS)
             ids = u.tokenizer(line["document"], verbose=False)["input_ids"]
-            ids = ids if all_of_it else ids[:WINDOW]
-            out = u.generate(torch.tensor(ids), prompt=line["question"], max_new_tokens=1, do_sample=False)
-            told.append((line["question"], line["answer"], out.text.split()[-1]))
+            memory = u.index(torch.tensor(ids if all_of_it else ids[:WINDOW]))
+            for each in line["questions"]:
+                out = u.generate(memory, prompt=each["question"], max_new_tokens=1, do_sample=False)
+                told.append((each["question"], each["answer"], out.text.split()[-1]))
     return told
 
 

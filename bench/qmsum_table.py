@@ -18,8 +18,8 @@ from unlimiformer import Unlimiformer
 from unlimiformer.asking import Asking
 from unlimiformer.catalogue import get_model
 from unlimiformer.evaluation.rouge import rouge
+from unlimiformer.retrieval import EVERYTHING
 from unlimiformer.training import TrainingSettings, examples, train
-from unlimiformer.training.strategies.base import EVERYTHING
 
 MODEL, LIMIT, TARGET, NEW = "flan-t5-small", 2048, 128, 96
 FORM = "question: {question} context: "

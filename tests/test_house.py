@@ -14,7 +14,7 @@ FLOORS = [
     {"usage"},
     {"encoding", "datastore"},
     {"adapters"},
-    {"memory", "fingerprint"},
+    {"memory", "fingerprint", "recomputing"},
     {"provenance", "recording"},
     {"retrieval", "reading", "checks", "loading"},
     {"install", "causal"},

@@ -8,7 +8,8 @@ which memory a row belongs to. Real states take the model's own path.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -153,6 +154,15 @@ class Installation:
         while self._undo:
             self._undo.pop()()
         self.switchboard.clear()
+
+    @contextmanager
+    def seeing(self, policies: list[Policy]) -> Iterator[None]:
+        """Layers see what these policies say, for a while."""
+        before, self.policies = self.policies, policies
+        try:
+            yield
+        finally:
+            self.policies = before
 
     @property
     def applied(self) -> bool:

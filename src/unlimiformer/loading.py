@@ -13,22 +13,27 @@ from .errors import UnlimiformerError
 _ADAPTER = "adapter_config.json"
 
 
-def load(name: str | os.PathLike[str], dtype: Any = None, device: str | None = None) -> tuple[Any, Any]:
+def load(
+    name: str | os.PathLike[str], dtype: Any = None, device: str | None = None, dropout: float | None = None
+) -> tuple[Any, Any]:
     """A model and its tokenizer, in evaluation mode; without a `dtype`, in one that is quick.
 
-    `device` is where it will run; it is not moved there.
+    `device` is where it will run; it is not moved there. `dropout` replaces all rates that its config has.
     """
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
     where = str(find_model(str(name)) or name)
     folder = Path(where)
     if (folder / _ADAPTER).is_file():
-        return _with_adapter(folder, dtype, device)
+        return _with_adapter(folder, dtype, device, dropout)
     looks_local = folder.exists() or where.startswith((".", "/", "~"))
     if looks_local and not (folder / "config.json").exists():
         raise UnlimiformerError(f"{where} has no config.json; give a folder saved with save_pretrained, or a hub id")
     try:
         config = AutoConfig.from_pretrained(where)
+        if dropout is not None:
+            rates = {name for name in config.to_dict() if name.endswith(("dropout", "dropout_rate"))}
+            config.update(dict.fromkeys(rates, dropout))
         kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
         model = kind.from_pretrained(where, config=config, dtype=dtype or _quick_dtype(config, device))
         tokenizer = AutoTokenizer.from_pretrained(where)
@@ -38,7 +43,7 @@ def load(name: str | os.PathLike[str], dtype: Any = None, device: str | None = N
     return model.eval(), tokenizer
 
 
-def _with_adapter(folder: Path, dtype: Any, device: str | None) -> tuple[Any, Any]:
+def _with_adapter(folder: Path, dtype: Any, device: str | None, dropout: float | None) -> tuple[Any, Any]:
     """The model that an adapter of peft was trained for, with the adapter's weights added to its own."""
     try:
         import peft
@@ -51,7 +56,7 @@ def _with_adapter(folder: Path, dtype: Any, device: str | None) -> tuple[Any, An
     base = json.loads((folder / _ADAPTER).read_text()).get("base_model_name_or_path")
     if not base:
         raise UnlimiformerError(f"{folder} does not say which model it is an adapter of; expected one in {_ADAPTER}")
-    model, tokenizer = load(base, dtype, device)
+    model, tokenizer = load(base, dtype, device, dropout)
     merged = peft.PeftModel.from_pretrained(model, str(folder)).merge_and_unload()
     merged.config._name_or_path = str(folder)
     kept = (folder / "tokenizer_config.json").is_file()

@@ -27,7 +27,7 @@ from .sources import Text, given_ids, text_pieces
 from .tokenizing import Tokens, opening_ids, stream_tokens
 
 _OVERLAP, _CAUSAL_OVERLAP = 0.5, 0.25
-_KEPT_TOKENS = 4096  # of which training may keep all activations
+_KEPT_TOKENS = 2048  # of a training step, whose activations are kept
 
 Opening = Callable[[str | None], Tensor]
 """Token ids in front of every window, for the text that a user wants there."""
@@ -179,7 +179,7 @@ class Reader:
         encode: Encode,
         progress: Progress | None = None,
     ) -> list[Memory]:
-        """One memory for each row of a batch (B, S), padded on either side; padding is left out; equal rows share theirs."""
+        """Memories of the rows of a batch (B, S), without their padding on either side; equal rows share one."""
         visible = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
         if visible.shape != ids.shape:
             raise UnlimiformerError(
@@ -270,7 +270,7 @@ class Reader:
         memories: list[Memory] = []
         settings = (self.cut, self.config.batch_size)
         encode = self._in_dtype(encode)
-        if torch.is_grad_enabled() and sum(source.length for source in sources) > _KEPT_TOKENS:
+        if torch.is_grad_enabled():
             encode = _recomputed(encode)
         for piece in encode_windows(sources, encode, *settings, progress):
             differentiable = piece.states.requires_grad
@@ -320,9 +320,14 @@ class Reader:
 
 
 def _recomputed(encode: Encode) -> Encode:
-    """Of a long input only the states are kept: a window's activations are computed again when its gradients are."""
+    """Beyond the first tokens only states are kept: a window's activations are computed again for its gradients."""
+    read = 0
 
     def encode_twice(ids: Tensor, aligned: dict[str, Tensor]) -> Tensor:
+        nonlocal read
+        read += ids.numel()
+        if read <= _KEPT_TOKENS:
+            return encode(ids, aligned)
         return checkpoint(encode, ids, aligned, use_reentrant=False)
 
     return encode_twice

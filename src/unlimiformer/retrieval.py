@@ -19,6 +19,9 @@ from .memory import Memory
 from .provenance import Listener
 from .recomputing import attend_and_forget
 
+EVERYTHING = 1 << 62
+"""A top_k that no text reaches."""
+
 
 @dataclass(frozen=True)
 class Policy:

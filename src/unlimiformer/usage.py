@@ -1,4 +1,5 @@
-"""How a model wants to be used, kept beside its weights in `unlimiformer.json`: settings, and how it is asked."""
+"""How a model wants to be used, kept beside its weights: settings and how it is asked in `unlimiformer.json`, and a
+gate where one was learned."""
 
 from __future__ import annotations
 
@@ -7,10 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
 from .config import UnlimiformerConfig
 from .errors import UnlimiformerError
 
 FILE = "unlimiformer.json"
+GATE = "memory_gate"
 
 
 def kept_usage(folder: str | Path) -> dict[str, dict[str, Any]]:
@@ -34,6 +39,17 @@ def completed(config: UnlimiformerConfig, folder: str | None) -> UnlimiformerCon
         return config
     kept = kept_usage(folder).get("settings", {})
     return replace(config, **{name: value for name, value in kept.items() if getattr(config, name) is None})
+
+
+def kept_gate(folder: str | Path) -> Tensor | None:
+    """How far each head (H,) of the retrieving layer trusts what it retrieved; None where no gate was learned."""
+    path = Path(folder) / f"{GATE}.safetensors"
+    return load_file(path)[GATE] if path.is_file() else None
+
+
+def keep_gate(gate: Tensor, folder: Path) -> None:
+    """Beside the model that it belongs to."""
+    save_file({GATE: gate.detach().cpu()}, folder / f"{GATE}.safetensors")
 
 
 def usage_text(settings: dict[str, Any], asking: dict[str, Any]) -> str:

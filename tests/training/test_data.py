@@ -12,8 +12,11 @@ from unlimiformer.asking import Asking
 from unlimiformer.benchmarks.needle import WORDINGS
 from unlimiformer.errors import UnlimiformerError
 from unlimiformer.training import Example, Features, Limits, TrainingSettings, data, examples, facts, recipes
-from unlimiformer.training.facts import _WORDS, _facts, examples_in
-from unlimiformer.training.features import IGNORED, Collator
+from unlimiformer.training.condensing import condensed
+from unlimiformer.training.data import Size
+from unlimiformer.training.facts import WORDS, examples_in
+from unlimiformer.training.facts import facts as some_facts
+from unlimiformer.training.features import IGNORED, Collator, Together
 from unlimiformer.training.settings import read_recipe
 from unlimiformer.training.strategies import STRATEGIES
 
@@ -137,18 +140,59 @@ def test_a_recipe_of_ones_own(tmp_path):
 
 
 def test_facts_are_in_their_text_among_rivals():
-    """The fact is a line of the passage; no other line answers its question; the same seed writes the same."""
+    """Facts are lines of the passage; no other line answers their question; the same seed writes the same."""
     texts = ["\n".join(f"line {i} of a play with some words" for i in range(500))]
-    made = examples_in(texts, 50, (60, 200), 5, seed=3)
-    assert made == examples_in(texts, 50, (60, 200), 5, seed=3) != examples_in(texts, 50, (60, 200), 5, seed=4)
+    size = Size((60, 200), 9, 4)
+    made = examples_in(texts, 50, size, seed=3)
+    assert made == examples_in(texts, 50, size, seed=3) != examples_in(texts, 50, size, seed=4)
     rng = random.Random(0)
     for _ in range(200):
-        facts = _facts(rng, 5)
-        assert len(facts) == 6 and len({fact.about for fact in facts}) == 6
-        assert all(fact.answer in fact.sentence for fact in facts)
+        told = some_facts(rng, 9)
+        assert len(told) == 10 and len({fact.about for fact in told}) == 10
+        assert all(fact.answer in fact.sentence and fact.about[0] in fact.question for fact in told)
+        assert all("{" not in fact.sentence + fact.question for fact in told)
     for example in made:
         assert sum(line.startswith("line ") for line in example.document.split("\n")) >= 6
         assert example.answer in example.document
+    shared = [example.document for example in made]
+    assert all(shared.count(document) == 4 for document in shared[:48])
+
+
+def test_condensed_documents_have_what_their_answers_are_about():
+    lines = [f"someone speaks of topic{i // 40} and word{i} at some length, as people do" for i in range(800)]
+    lines[300] = "the secret ingredient was saffron, said the cook"
+    document = "\n".join(lines)
+    asked = [Example(document, "saffron, the cook said", "What was the secret ingredient?")]
+    asked += [Example(document, f"about topic{i}", f"What of topic{i}?") for i in range(7)]
+    short = condensed([*asked, Example("one line", "a")])
+    assert len(short) == 5 and short[-1] == Example("one line", "a")
+    assert [(each.question, each.answer) for each in short[:4]] == [(each.question, each.answer) for each in asked[:4]]
+    assert len({each.document for each in short[:4]}) == 1
+    words = short[0].document.split()
+    assert lines[300] in short[0].document and "topic1" in words
+    assert len(words) < 4 * 2 * 100 < len(document.split())
+    places = [lines.index(line) for line in short[0].document.split("\n")]
+    assert places == sorted(places)
+
+
+def test_questions_of_one_document_stand_together(tokenizer):
+    """In every epoch, in an order by chance; all come, once; and their batch reads the document once."""
+    asked = [Example(f"w{d} w1 w2 w3", "w4", f"w{q}") for q in range(3) for d in range(5)]
+    features = Features(asked, tokenizer, Asking("decoder"), Limits(None, None), 16)
+    order = Together(features, seed=1)
+    epochs = []
+    for epoch in (0, 1, 1):
+        order.set_epoch(epoch)
+        epochs.append(list(order))
+        documents = [asked[place].document for place in epochs[-1]]
+        assert sorted(epochs[-1]) == list(range(15)) and len(order) == 15
+        assert all(len(set(documents[i : i + 3])) == 1 for i in range(0, 15, 3))
+    assert epochs[0] != epochs[1] == epochs[2]
+    batch = Collator(0, 0, 16)([features[place] for place in epochs[0][:3]])
+    assert "prefix_ids" in batch, "such a batch is read into one memory"
+    assert "prefix_ids" not in Collator(0, 0, 16)([features[0], features[1]])
+    alone = Features(asked, tokenizer, Asking("window"), Limits(None, None), 16)
+    assert alone.sharing == [[place] for place in range(15)], "before windows each question is an input of its own"
 
 
 def test_several_sources_and_written_facts(tmp_path, monkeypatch):
@@ -165,7 +209,7 @@ def test_several_sources_and_written_facts(tmp_path, monkeypatch):
     made = examples(f"{path},facts:3,long-facts:2")
     assert len(made) == 6 and made[0] == Example("one", "a")
     lengths = [len(example.document.split()) for example in made[1:]]
-    assert max(lengths[:3]) < 500 < min(lengths[3:])
+    assert max(lengths[:3]) < 400 and min(lengths[3:]) > 200
     assert made[1:4] != examples("facts:3", "validation")
     assert not {"shakespeare/hamlet", "shakespeare/lear"} & set(texts) and len(texts) > 20
     with pytest.raises(UnlimiformerError, match="facts:2000"):
@@ -174,7 +218,7 @@ def test_several_sources_and_written_facts(tmp_path, monkeypatch):
 
 def test_what_is_reported_was_not_learned():
     """No wording of `bench needle` can be written by the program."""
-    learned = {word for name in ("roles", "codes", "holders", "titles", "vehicles") for word in _WORDS[name]}
+    learned = {word for name in ("roles", "codes", "titles", "vehicles") for word in WORDS[name]}
     for kinds in WORDINGS.values():
         for forms in kinds.values():
             for sentence, _ in forms:

@@ -104,3 +104,27 @@ def test_only_what_was_retrieved_is_trained():
             _gradients(model, input_ids=ids, labels=labels)
             shares.append(float((kept[0].store.states.grad.abs().sum(1) > 0).float().mean()))
     assert shares[0] < 0.9 and shares[1] == 1.0
+
+
+def test_equal_rows_are_read_once_and_train_as_if_read_apart():
+    """Four questions of two documents: two memories, and the gradients of four."""
+    model = _model("t5")
+    (first, labels), (second, _) = _batch(2 * WINDOW + 3), _batch(2 * WINDOW + 1)
+    second = torch.nn.functional.pad(second, (0, 2))
+    mask = torch.ones_like(first), torch.nn.functional.pad(torch.ones(1, 2 * WINDOW + 1, dtype=torch.long), (0, 2))
+    order = (0, 1, 0, 0)
+    ids, seen = (torch.cat([pair[place] for place in order]) for pair in ((first, second), mask))
+    asked = torch.cat([labels + shift for shift in range(4)])
+    with Unlimiformer(model, window=WINDOW, top_k=7) as u:
+        read = []
+        original = u.engine.reader.read_sources
+        u.engine.reader.read_sources = lambda sources, *args: read.append(len(sources)) or original(sources, *args)
+        got = _gradients(model, input_ids=ids, attention_mask=seen, labels=asked)
+        assert read == [2]
+        apart = [
+            _gradients(model, input_ids=ids[i : i + 1], attention_mask=seen[i : i + 1], labels=asked[i : i + 1])
+            for i in range(4)
+        ]
+    names = apart[0][1]
+    mean = {name: sum(part[1][name] for part in apart) / 4 for name in names}
+    _same(got, (sum(part[0] for part in apart) / 4, mean))

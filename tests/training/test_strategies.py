@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
+from conftest import save
 from oracle import relative
 from tiny import WINDOW, make, random_ids
 
@@ -11,7 +14,7 @@ from unlimiformer import Unlimiformer
 from unlimiformer.errors import UnlimiformerError
 from unlimiformer.retrieval import Policy, draw
 from unlimiformer.training.strategies import STRATEGIES, Memorizing
-from unlimiformer.training.strategies.memorizing import GATE
+from unlimiformer.usage import GATE, usage_text
 
 LONG = 4 * WINDOW
 
@@ -105,3 +108,23 @@ def test_a_gate_mixes_what_was_retrieved_with_the_first_window():
         _logits(model, u, gated, ids, labels).square().sum().backward()
         assert gate.grad is not None and float(gate.grad.abs().min()) > 0
         assert gate.shape == (4,)
+
+
+def test_a_wrapper_of_the_trained_folder_has_its_gate(tmp_path, tokenizer):
+    """It sees what the training's tests saw; without the gate it would not."""
+    model, ids, labels = make("bart"), random_ids(1, LONG), random_ids(1, 5, seed=4)
+    with Unlimiformer(model, window=WINDOW, top_k=8) as u:
+        strategy = Memorizing(8, layer=1, gated=True)
+        strategy.prepare(model, u.installation.attentions)
+        module = u.installation.attentions[1].module
+        with torch.no_grad():
+            getattr(module, GATE).copy_(torch.tensor([-2.0, 0.0, 1.0, 3.0]))
+            expected = _logits(model, u, [strategy.tested(layer) for layer in range(2)], ids, labels)
+        strategy.save(tmp_path)
+    delattr(module, GATE)
+    save(tmp_path, model, tokenizer)
+    (tmp_path / "unlimiformer.json").write_text(usage_text({**strategy.settings(), "window": WINDOW}, {}))
+    with Unlimiformer.from_pretrained(tmp_path) as u, torch.no_grad():
+        assert relative(_logits(u.model, u, u.installation.policies, ids, labels), expected) < 2e-5
+        ungated = [replace(policy, gate=None) for policy in u.installation.policies]
+        assert relative(_logits(u.model, u, ungated, ids, labels), expected) > 1e-3

@@ -93,13 +93,13 @@ def test_what_lies_beyond_the_window_is_learned(folder, tmp_path):
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     last = {}
     for method in ("standard", "retrieval"):
-        changes = {"steps": 130, "batch_size": 4, "learning_rate": 1e-2, "schedule": "constant"}
+        changes = {"steps": 90, "batch_size": 4, "learning_rate": 1e-2, "schedule": "constant", "dropout": 0.0}
         settings = _settings(folder, str(path), method=method, **changes)
         train(settings, tmp_path / method)
         last[method] = _losses(tmp_path / method)[-1]
     guessing = math.log(4) / 3  # one of four, between two tokens that are always the same
     assert last["standard"] > 0.99 * guessing
-    assert last["retrieval"] < 0.8 * guessing
+    assert last["retrieval"] < 0.5 * guessing
 
 
 def test_accumulated_batches_are_averaged(folder, data, tmp_path):
@@ -303,3 +303,16 @@ def test_documents_over_the_limit_are_cut_and_it_is_said(folder, data, tmp_path)
 def test_bad_settings_are_named(folder, data, changed, message):
     with pytest.raises(UnlimiformerError, match=message):
         _settings(folder, data, **changed)
+
+
+def test_dropout_is_what_was_asked_for(folder, data):
+    """In every module that drops, of attention weights as well."""
+    for rate, expected in ((None, 0.1), (0.0, 0.0), (0.3, 0.3)):
+        wrapped = run._wrapped(_settings(folder, data, dropout=rate))
+        modules = list(wrapped.model.modules())
+        rates = {module.p for module in modules if isinstance(module, torch.nn.Dropout)}
+        rates |= {module.dropout for module in modules if isinstance(getattr(module, "dropout", None), float)}
+        assert rates == {expected}
+        wrapped.remove()
+    with pytest.raises(UnlimiformerError, match=r"dropout is 1.5; expected 0 or more"):
+        _settings(folder, data, dropout=1.5)

@@ -20,9 +20,11 @@ import psutil
 import torch
 
 from ..asking import Asking, Conversation
+from ..engines import EncoderDecoderEngine
 from ..errors import UnlimiformerError
 from ..model import Unlimiformer
 from ..pictures import pyplot
+from ..retrieval import EVERYTHING, Policy
 from .clock import ms_per_token
 
 Wording = tuple[str, str]
@@ -257,6 +259,10 @@ def planted(text: str, facts: Sequence[Needle], tokens: int, tokenizer: Any, see
     rng = random.Random(seed)
     count = len(tokenizer("\n".join(fact.sentence for fact in facts), verbose=False)["input_ids"])
     ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    if count >= tokens:
+        raise UnlimiformerError(
+            f"{len(facts)} facts have {count} tokens, the document {tokens}; expected a longer one, or fewer --depths"
+        )
     if len(ids) < tokens:
         raise UnlimiformerError(f"the texts have {len(ids)} tokens; expected {tokens}: give more of them (--text)")
     lines = tokenizer.decode(ids[: max(1, tokens - count)]).split("\n")
@@ -280,15 +286,30 @@ def run(
     for tokens in lengths:
         facts = needles(depths, which)
         talk = Conversation(wrapped, planted(text, facts, tokens, wrapped.tokenizer), asking or Asking())
-        methods: dict[str, Callable[..., str]] = {"ours": lambda *args, talk=talk, **g: talk.ask(*args, **g).text}
-        if plain:
-            methods["truncated"] = talk.truncated
+        methods = _methods(talk, plain)
         for number, fact in enumerate(facts):
             say(f"{tokens:,} tokens: question {number + 1} of {len(facts)}")
             for method, ask in methods.items():
                 answer = ask(fact.question, **_ANSWER)
                 correct = fact.answered_by(answer)
                 yield Row(method, tokens, fact.depth, correct, fact.kind, fact.question, fact.answer, answer)
+
+
+def _methods(talk: Conversation, plain: bool) -> dict[str, Callable[..., str]]:
+    """Ours, the truncated plain model, and SLED's attention to all tokens where a model has such."""
+    found: dict[str, Callable[..., str]] = {"ours": lambda question, **g: talk.ask(question, **g).text}
+    if plain:
+        found["truncated"] = talk.truncated
+    engine = talk.wrapped.engine
+    if plain and isinstance(engine, EncoderDecoderEngine):
+        everything = [Policy(EVERYTHING)] * len(engine.installation.attentions)
+
+        def sled(question: str, **generation: Any) -> str:
+            with engine.installation.seeing(everything):
+                return talk.ask(question, **generation).text
+
+        found["SLED"] = sled
+    return found
 
 
 def speed(wrapped: Unlimiformer, text: str, tokens: int, new_tokens: int = 24, repeats: int = 3) -> dict[str, float]:

@@ -127,8 +127,8 @@ def needle(
 ) -> None:
     """One-line facts among rivals in real text: ours against the truncated plain model."""
     chosen = integers("--lengths", lengths) or ()
-    if not chosen or min(chosen) < 1000:
-        raise UnlimiformerError(f"--lengths is {lengths!r}; expected numbers of at least 1000, as 2000,8000")
+    if not chosen or min(chosen) < 100:
+        raise UnlimiformerError(f"--lengths is {lengths!r}; expected numbers of at least 100, as 2000,8000")
     if wordings not in ("reported", "choosing"):
         raise UnlimiformerError(f"--wordings is {wordings!r}; expected reported or choosing")
     config = settings(selection=selection, positions=positions, top_k=top_k)

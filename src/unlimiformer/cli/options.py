@@ -87,11 +87,11 @@ def open_wrapped(
 def asking_of(model: str) -> Asking:
     """How a model wants its questions: as the catalogue says, as it was trained, or plainly."""
     from ..asking import Asking
+    from ..catalogue import find_model
     from ..catalogue.entries import MODELS
 
-    if model in MODELS:
-        return Asking(form=MODELS[model].question)
-    return Asking.of(model) or Asking(form="{question}")
+    said = MODELS[model].question if model in MODELS else "{question}"
+    return Asking.of(find_model(model) or model) or Asking(form=said)
 
 
 def fetch(model: str, *texts: str) -> list[str]:

@@ -17,6 +17,7 @@ from ..probing import pooled, real_queries
 from ..provenance import Listener
 from ..reading import Reader
 from ..retrieval import Policy
+from ..usage import kept_gate
 from ..verification import verify_guess
 from .base import Made, generation_setting
 
@@ -39,7 +40,8 @@ class EncoderDecoderEngine:
         self.reader = Reader(config, tokenizer, base.config, adapter.encoder(base), self.window, vocabulary)
         reader = self.reader
         self.installation = Installation(base, adapter, reader.read_rows, self.window, lambda: reader.prefixes_rows)
-        policies = _policies(self.installation, config, self.top_k)
+        gate = kept_gate(getattr(base.config, "_name_or_path", None) or "")
+        policies = _policies(self.installation, config, self.top_k, gate)
         if not known:
             verify_guess(base, adapter, self.window)
         self.installation.apply(policies)
@@ -121,11 +123,14 @@ def _window(adapter: Adapter, model: Any, tokenizer: Any, config: UnlimiformerCo
     return config.window or limit
 
 
-def _policies(installation: Installation, config: UnlimiformerConfig, top_k: int) -> list[Policy]:
+def _policies(installation: Installation, config: UnlimiformerConfig, top_k: int, gate: Tensor | None) -> list[Policy]:
     attentions = installation.attentions
     for name, limit in (("layers", len(attentions)), ("heads", min(view.heads for view in attentions))):
         chosen = getattr(config, name)
         if chosen and max(chosen) >= limit:
             raise UnlimiformerError(f"{name} is {list(chosen)}; the decoder has {limit}, counted from 0")
     layers = range(len(attentions)) if config.layers is None else config.layers
-    return [Policy(top_k, layer in layers, config.heads) for layer in range(len(attentions))]
+    return [
+        Policy(top_k, layer in layers, config.heads, gate=gate if layer in layers else None)
+        for layer in range(len(attentions))
+    ]

@@ -111,22 +111,11 @@ def _opened(settings: TrainingSettings, output: Path) -> Path | None:
 
 
 def _wrapped(settings: TrainingSettings) -> Unlimiformer:
-    model, tokenizer = load(settings.model, torch.float32)  # updates are too small for half precision
-    if settings.dropout is not None:
-        _set_dropout(model, settings.dropout)
+    model, tokenizer = load(settings.model, torch.float32, dropout=settings.dropout)  # half precision loses updates
     if settings.lora is not None:
         model = _with_lora(model, settings.lora, settings.model)
     config = UnlimiformerConfig(top_k=settings.top_k, window=settings.window, overlap=settings.overlap)
     return Unlimiformer(model, tokenizer, config)
-
-
-def _set_dropout(model: Any, rate: float) -> None:
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = rate
-        for name in ("dropout", "attention_dropout", "activation_dropout"):
-            if isinstance(getattr(module, name, None), float):
-                setattr(module, name, rate)
 
 
 def _with_lora(model: Any, rank: int, name: str) -> Any:

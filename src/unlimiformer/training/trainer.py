@@ -52,23 +52,16 @@ class UnlimiformerTrainer(Seq2SeqTrainer):
         args._n_gpu = 1  # replicas of nn.DataParallel would share one wrapper; several processes are fine
         super().__init__(wrapped.model, args, data_collator=collator, processing_class=wrapped.tokenizer, **others)
         self.model_accepts_loss_kwargs = False  # the models take the argument and ignore it; then we must divide
-        self._own_policies = self._installation.policies
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Trains; afterwards the wrapper sees what it saw before."""
-        try:
+        with self._installation.seeing(self._installation.policies):
             return super().train(*args, **kwargs)
-        finally:
-            self._installation.policies = self._own_policies
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
         """Tests as the strategy has it; afterwards the wrapper sees what it saw before."""
-        before = self._installation.policies
-        self._installation.policies = [self.strategy.tested(layer) for layer in self._layers]
-        try:
+        with self._installation.seeing([self.strategy.tested(layer) for layer in self._layers]):
             return super().evaluation_loop(*args, **kwargs)
-        finally:
-            self._installation.policies = before
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         features = train_dataset if train_dataset is not None else self.train_dataset

@@ -9,9 +9,6 @@ from torch import Tensor
 
 from ...retrieval import Policy
 
-EVERYTHING = 1 << 62
-"""A top_k that no document reaches."""
-
 
 class Strategy:
     """Retrieval as at test time, and what other methods change of it.

@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
 
 from ...errors import UnlimiformerError
 from ...retrieval import Policy
+from ...usage import GATE, keep_gate, kept_gate
 from .base import Strategy
 
-GATE = "memory_gate"
 _TRUSTING = 3.0  # a sigmoid's 0.95: pretrained heads begin with what they retrieve, as most learn to
 
 
@@ -39,18 +38,18 @@ class Memorizing(Strategy):
             return
         view = cross_attentions[self._layer]
         self._module = view.module
-        kept = Path(str(getattr(model.config, "_name_or_path", ""))) / f"{GATE}.safetensors"
-        gate = load_file(kept)[GATE] if kept.is_file() else torch.full((view.heads,), _TRUSTING)
+        kept = kept_gate(str(getattr(model.config, "_name_or_path", "")))
+        gate = torch.full((view.heads,), _TRUSTING) if kept is None else kept
         like = next(view.module.parameters())
         view.module.register_parameter(GATE, torch.nn.Parameter(gate.to(like)))
 
     def save(self, folder: Path) -> None:
-        """The gate, beside the model that it belongs to."""
+        """The gate; a wrapper of the folder's model finds it there."""
         if self._module is not None:
-            save_file({GATE: getattr(self._module, GATE).detach().cpu()}, folder / f"{GATE}.safetensors")
+            keep_gate(getattr(self._module, GATE), folder)
 
     def settings(self) -> dict[str, Any]:
-        """One layer retrieves; a gate is known to this strategy only."""
+        """One layer retrieves."""
         return {"top_k": self.top_k, "layers": [self._layer]}
 
     def tested(self, layer: int) -> Policy:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...retrieval import Policy
-from .base import EVERYTHING, Strategy
+from ...retrieval import EVERYTHING, Policy
+from .base import Strategy
 
 
 class Sled(Strategy):
