@@ -57,6 +57,8 @@ class Reader:
         overlap = default if config.overlap is None else config.overlap
         self.cut = Cut(window, overlap, causal=kept is not None)
         self._row_prefixes: Sequence[Tensor] | None = None
+        self._beside: Tensor | None = None
+        self._read: list[Tensor] | None = None
 
     @property
     def device(self) -> torch.device:
@@ -108,6 +110,16 @@ class Reader:
             yield
         finally:
             self._row_prefixes = None
+
+    @contextmanager
+    def beside(self, states: Tensor | None) -> Iterator[list[Tensor]]:
+        """What is read for training stands among these states (n, D), which are not trained; yields what is read."""
+        read: list[Tensor] = []
+        self._beside, self._read = states, read
+        try:
+            yield read
+        finally:
+            self._beside = self._read = None
 
     def read_texts(
         self, texts: Sequence[Text], prefixes: Sequence[str] | None, encode: Encode, progress: Progress | None = None
@@ -283,7 +295,13 @@ class Reader:
                 memories[piece.source].store.put(piece.start, piece.states)
         if differentiable:
             for memory, parts in zip(memories, pieces, strict=True):
-                memory.store = ExactStore(torch.cat(parts))
+                states = torch.cat(parts)
+                if self._read is not None:
+                    self._read.append(states.detach())
+                if self._beside is not None:
+                    states = torch.cat((states, self._beside.to(states)))
+                    memory.windows = max(2, memory.windows)  # it is no longer within one
+                memory.store = ExactStore(states)
         return memories
 
     def _new_memory(self, source: Source, piece: Piece, recipe: Recipe | None, differentiable: bool) -> Memory:

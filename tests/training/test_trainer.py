@@ -18,7 +18,7 @@ from tiny import WINDOW, make
 from tiny_decoders import tiny_decoder
 from transformers import Seq2SeqTrainingArguments
 
-from unlimiformer import Unlimiformer
+from unlimiformer import Unlimiformer, install, retrieval
 from unlimiformer.asking import Asking
 from unlimiformer.errors import UnlimiformerError
 from unlimiformer.training import (
@@ -31,6 +31,7 @@ from unlimiformer.training import (
     run,
     train,
 )
+from unlimiformer.training.distractors import Distractors
 
 
 @pytest.fixture(scope="module")
@@ -161,9 +162,10 @@ def _same_weights(one, other):
         assert torch.allclose(weight, other[name], atol=1e-6), name
 
 
-def test_an_interrupted_training_goes_on_with_the_same_result(folder, data, tmp_path, monkeypatch):
+@pytest.mark.parametrize("others", [{"method": "random"}, {"method": "retrieval", "distractors": 100}])
+def test_an_interrupted_training_goes_on_with_the_same_result(folder, data, tmp_path, monkeypatch, others):
     """Ctrl-C in the middle of a step, between two checkpoints."""
-    settings = _settings(folder, data, method="random", steps=6, validate_every=100, accumulation=2)
+    settings = _settings(folder, data, steps=6, validate_every=100, accumulation=2, **others)
     train(settings, tmp_path / "whole")
     calls, original = [], UnlimiformerTrainer.compute_loss
 
@@ -179,6 +181,33 @@ def test_an_interrupted_training_goes_on_with_the_same_result(folder, data, tmp_
     assert [path.name for path in (tmp_path / "stopped").glob("checkpoint-*")] == ["checkpoint-3"]
     train(settings, tmp_path / "stopped")
     _same_weights(tmp_path / "whole", tmp_path / "stopped")
+
+
+def test_distractors_are_what_was_read_last_and_are_seen_in_training_alone(folder, data, tmp_path, monkeypatch):
+    """They stand behind each document, without gradients; validation has the document alone."""
+    seen, validated = [], []
+    original = retrieval.attend
+
+    def attend(view, queries, memory, *args):
+        if torch.is_grad_enabled():
+            seen.append((memory.store.rows - len(memory.token_ids), memory.windows))
+        else:
+            validated.append(memory.store.rows - len(memory.token_ids))
+        return original(view, queries, memory, *args)
+
+    monkeypatch.setattr(install, "attend", attend)
+    changes = {"validation": data, "steps": 4, "validate_every": 4, "distractors": 150, "method": "retrieval"}
+    train(_settings(folder, data, **changes), tmp_path / "out")
+    rows = [each for each, _ in seen[::2]]  # two layers
+    assert rows[0] == 0 and 100 < rows[1] < 150 and rows[2:] == [150, 150]
+    assert min(windows for _, windows in seen) > 1 and set(validated) == {0}
+    kept = load_file(tmp_path / "out" / "checkpoint-4" / "distractors.safetensors")["distractors"]
+    assert kept.shape == (150, 32)
+    bank = Distractors(5)
+    for step in range(3):
+        bank.note([torch.full((2, 1), 2.0 * step), torch.full((1, 1), 2.0 * step + 1)])
+        bank.on_step_end(None, None, None)
+    assert bank.states.flatten().tolist() == [5, 4, 4, 3, 2]
 
 
 def test_a_half_written_checkpoint_is_no_checkpoint(folder, data, tmp_path):

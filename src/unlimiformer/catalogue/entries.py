@@ -45,22 +45,36 @@ class TextEntry:
     member: str
 
 
+_FLAN = Package(
+    "traceforge-title-model",
+    "0.2.0",
+    "41e051205c01f724a0d12ad65a52ca4e90661de3fd959e6ce2efab4919024d31",
+    69,
+)
+_FLAN_MEMBERS = ("traceforge_title_model/data/span/",)
+
 MODELS = {
     entry.name: entry
     for entry in (
+        ModelEntry(
+            "flan-t5-small-answers",
+            "flan-t5-small trained here to answer questions over long documents",
+            "T5, encoder–decoder, 77 M parameters",
+            512,
+            "MIT",
+            _FLAN,
+            _FLAN_MEMBERS,
+            "flan_t5_answers",
+            ("onnx",),
+        ),
         ModelEntry(
             "flan-t5-small",
             "flan-t5-small distilled into a writer of titles",
             "T5, encoder–decoder, 77 M parameters",
             512,
             "MIT",
-            Package(
-                "traceforge-title-model",
-                "0.2.0",
-                "41e051205c01f724a0d12ad65a52ca4e90661de3fd959e6ce2efab4919024d31",
-                69,
-            ),
-            ("traceforge_title_model/data/span/",),
+            _FLAN,
+            _FLAN_MEMBERS,
             "flan_t5",
             ("onnx",),
             "question: {question} context: ",

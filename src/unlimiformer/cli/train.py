@@ -32,6 +32,7 @@ def command(
     gated: Annotated[bool | None, typer.Option(help="memorizing: learn a gate for each head.")] = None,
     question: Annotated[str | None, typer.Option(help="Where questions go: window (before each) or decoder.")] = None,
     form: Annotated[str | None, typer.Option(help="How a question is given, as '{question}'.")] = None,
+    distractors: Annotated[int | None, typer.Option(help="Tokens of earlier documents that stand beside each.")] = None,
     source_limit: Annotated[int | None, typer.Option(help="Longest document in training, in tokens.")] = None,
     target_limit: Annotated[int | None, typer.Option(help="Longest answer in training, in tokens.")] = None,
     examples: Annotated[int | None, typer.Option(help="Train with so many examples only.")] = None,

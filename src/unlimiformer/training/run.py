@@ -169,7 +169,14 @@ def _trainer(
         validation["compute_metrics"] = partial(_scores, wrapped.tokenizer)
     generation = {"max_new_tokens": settings.new_tokens, "do_sample": False, "num_beams": 1}
     return UnlimiformerTrainer(
-        wrapped, strategy, args, generation, train_dataset=train_set, callbacks=callbacks, **validation
+        wrapped,
+        strategy,
+        args,
+        generation,
+        settings.distractors,
+        train_dataset=train_set,
+        callbacks=callbacks,
+        **validation,
     )
 
 
@@ -179,7 +186,7 @@ def _refuse_for_decoders(settings: TrainingSettings) -> None:
             f"method is {settings.method!r}; a decoder-only model is trained with 'retrieval': give that"
         )
     plain = {each.name: each.default for each in fields(TrainingSettings)}
-    for name in ("question", "form", "early_stop_unlimited", "new_tokens"):
+    for name in ("question", "form", "distractors", "early_stop_unlimited", "new_tokens"):
         if getattr(settings, name) != plain[name]:
             raise UnlimiformerError(
                 f"{name} is {getattr(settings, name)!r}; a decoder-only model is asked behind the text and validated "

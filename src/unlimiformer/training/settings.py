@@ -22,7 +22,8 @@ class TrainingSettings:
     """One training. Limits are in tokens; `validate_every` is in optimizer steps (None: after each epoch).
 
     `question`: "window" puts it before every window, "decoder" at the start of the decoder's text, so that one memory
-    serves every question. `early_stop_unlimited`: validate with all of each document, also where training truncates.
+    serves every question. `distractors`: how many tokens of earlier documents stand beside each.
+    `early_stop_unlimited`: validate with all of each document, also where training truncates.
     """
 
     model: str
@@ -36,6 +37,7 @@ class TrainingSettings:
     gated: bool = False
     question: str = "window"
     form: str = "{question}\n"
+    distractors: int = 0
     source_limit: int = 16384
     target_limit: int = 1024
     examples: int | None = None
@@ -65,7 +67,15 @@ class TrainingSettings:
         for name in ("epochs", "learning_rate", "weight_decay", "overlap", "dropout"):
             if isinstance(getattr(self, name), str):  # YAML has 2e-5 as text
                 object.__setattr__(self, name, _number(name, getattr(self, name)))
-        least = {"source_limit": 1, "target_limit": 2, "new_tokens": 1, "batch_size": 1, "accumulation": 1, "warmup": 0}
+        least = {
+            "distractors": 0,
+            "source_limit": 1,
+            "target_limit": 2,
+            "new_tokens": 1,
+            "batch_size": 1,
+            "accumulation": 1,
+            "warmup": 0,
+        }
         optional = {"top_k": 1, "window": 2, "examples": 1, "validation_examples": 1, "patience": 1, "steps": 1}
         optional |= {"validate_every": 1, "lora": 1}
         for name, lowest in (least | optional).items():

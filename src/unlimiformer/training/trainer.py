@@ -13,6 +13,7 @@ from transformers import Seq2SeqTrainer
 from ..engines import EncoderDecoderEngine
 from ..errors import UnlimiformerError
 from ..model import Unlimiformer
+from .distractors import Distractors
 from .features import IGNORED, Collator, Features, Together, padded, unpadded
 from .strategies import Strategy
 
@@ -20,7 +21,8 @@ from .strategies import Strategy
 class UnlimiformerTrainer(Seq2SeqTrainer):
     """Trains a wrapped encoder–decoder. Data sets are `Features`; validation generates, with the settings `generation`.
 
-    All other arguments are those of `Seq2SeqTrainer`.
+    `distractors`: states of so many tokens of earlier documents stand beside each. All other arguments are those of
+    `Seq2SeqTrainer`.
     """
 
     def __init__(
@@ -29,6 +31,7 @@ class UnlimiformerTrainer(Seq2SeqTrainer):
         strategy: Strategy,
         args: Any,
         generation: dict[str, Any] | None = None,
+        distractors: int = 0,
         **others: Any,
     ) -> None:
         if not isinstance(wrapped.engine, EncoderDecoderEngine):
@@ -51,12 +54,22 @@ class UnlimiformerTrainer(Seq2SeqTrainer):
         collator = Collator(padding, self._start, wrapped.window)
         args._n_gpu = 1  # replicas of nn.DataParallel would share one wrapper; several processes are fine
         super().__init__(wrapped.model, args, data_collator=collator, processing_class=wrapped.tokenizer, **others)
+        self._distractors = Distractors(distractors) if distractors else None
+        if self._distractors is not None:
+            self.add_callback(self._distractors)
         self.model_accepts_loss_kwargs = False  # the models take the argument and ignore it; then we must divide
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
+    def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Trains; afterwards the wrapper sees what it saw before."""
+        if self._distractors is not None and isinstance(resume_from_checkpoint, str):
+            self._distractors.load(Path(resume_from_checkpoint), self.args.device)
         with self._installation.seeing(self._installation.policies):
-            return super().train(*args, **kwargs)
+            return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        if self._distractors is not None:
+            self._distractors.save(Path(str(self.args.output_dir)) / f"checkpoint-{self.state.global_step}")
+        super()._save_checkpoint(*args, **kwargs)
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
         """Tests as the strategy has it; afterwards the wrapper sees what it saw before."""
@@ -81,8 +94,16 @@ class UnlimiformerTrainer(Seq2SeqTrainer):
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """The model's own loss on the answer."""
         given = {name: value for name, value in inputs.items() if name not in ("prefix_ids", "prompt_ids")}
-        with self._engine.reader.row_prefixes(_rows(inputs, "prefix_ids")):
-            return super().compute_loss(model, given, *args, **kwargs)
+        reader, prefixes = self._engine.reader, _rows(inputs, "prefix_ids")
+        if self._distractors is None:
+            with reader.row_prefixes(prefixes):
+                return super().compute_loss(model, given, *args, **kwargs)
+        nothing = inputs["input_ids"].new_empty(0)  # short inputs are read into memories as well
+        prefixes = prefixes or [nothing] * len(inputs["input_ids"])
+        with reader.row_prefixes(prefixes), reader.beside(self._distractors.states) as read:
+            loss = super().compute_loss(model, given, *args, **kwargs)
+            self._distractors.note(read)
+            return loss
 
     def prediction_step(  # type: ignore[override]
         self, model: Any, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: Any = None, **generation: Any
