@@ -76,9 +76,12 @@ def test_compiled_and_plain_paths_agree(rows, width, queries, k, dtype, bunched)
     asked = torch.randn(queries, width, generator=torch.Generator().manual_seed(k))
     fast = store.search(asked, k)
     slow = store.search_by(lambda block: asked @ block.T, queries, k)
-    close = {"rtol": 1e-3, "atol": 1e-3}
     assert fast.score.shape == slow.score.shape == (queries, min(k, rows))
-    assert torch.allclose(fast.score.sort().values, slow.score.sort().values, **close)
+    norms = _plain(store).norm(dim=1)
+    (found, at), (expected, expected_at) = fast.score.sort(), slow.score.sort()
+    rows_norm = torch.maximum(norms[fast.index.gather(1, at)], norms[slow.index.gather(1, expected_at)])
+    allowed = 3e-5 * asked.norm(dim=1, keepdim=True) * rows_norm  # queries are rounded to 16 bits where rows are int8
+    assert ((found - expected).abs() <= allowed).all()
 
 
 def test_many_parts_give_the_same(monkeypatch):
