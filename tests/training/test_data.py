@@ -210,7 +210,8 @@ def test_several_sources_and_written_facts(tmp_path, monkeypatch):
     assert len(made) == 6 and made[0] == Example("one", "a")
     lengths = [len(example.document.split()) for example in made[1:]]
     assert max(lengths[:3]) < 400 and min(lengths[3:]) > 200
-    assert made[1:4] != examples("facts:3", "validation")
+    others = [examples("facts:3", "validation"), examples("facts:3:1"), examples("facts:3:1", "validation")]
+    assert made[1:4] == examples("facts:3:0") and all(made[1:4] != other for other in others)
     assert not {"shakespeare/hamlet", "shakespeare/lear"} & set(texts) and len(texts) > 20
     with pytest.raises(UnlimiformerError, match="facts:2000"):
         examples("facts:many")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,7 +58,7 @@ def examples(source: str, split: str = "train", limit: int | None = None) -> lis
     """All examples of some sources, with commas between them; at most `limit`, evenly spread.
 
     A source is a JSONL file, condensed:FILE for what its answers are about, the name of a hub's data set, or facts that
-    a program writes, as facts:2000.
+    a program writes, as facts:2000; others with another seed: facts:2000:1.
     """
     sources = [source] if Path(source).is_file() else source.split(",")
     found = [example for each in sources for example in _of_source(each, split)]
@@ -67,19 +68,20 @@ def examples(source: str, split: str = "train", limit: int | None = None) -> lis
 
 
 def _of_source(source: str, split: str) -> list[Example]:
-    name, _, count = source.partition(":")
+    name, _, rest = source.partition(":")
     if Path(source).is_file():
         found = list(_of_file(Path(source)))
     elif source in HUB:
         found = [_of_hub(source, row) for row in _hub_rows(source, split)]
-    elif name in WRITTEN and count.isdigit():
+    elif name in WRITTEN and re.fullmatch(r"\d+(:\d+)?", rest):
         from .facts import written
 
-        found = written(int(count), WRITTEN[name], seed=0 if split == "train" else 1)
-    elif name == CONDENSED and Path(count).is_file():
+        count, _, seed = rest.partition(":")
+        found = written(int(count), WRITTEN[name], 2 * int(seed or 0) + (split != "train"))
+    elif name == CONDENSED and Path(rest).is_file():
         from .condensing import condensed
 
-        found = condensed(list(_of_file(Path(count))))
+        found = condensed(list(_of_file(Path(rest))))
     else:
         names = ", ".join((*HUB, *(f"{name}:2000" for name in WRITTEN)))
         raise UnlimiformerError(
