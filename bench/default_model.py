@@ -20,7 +20,7 @@ MODEL = "flan-t5-small-answers"
 GENERATION = {"max_new_tokens": 96, "do_sample": False, "num_beams": 1, "no_repeat_ngram_size": 4}
 RESULTS = Path(__file__).with_name("results")
 TABLE, ANSWERS = RESULTS / "default_model.json", RESULTS / "default_model.csv"
-FIELDS = ("method", "question_number", "question", "answer", "reference")
+FIELDS = ("method", "question", "answer", "reference")
 
 
 def main(validation: str, questions: int = 60) -> None:
@@ -28,22 +28,22 @@ def main(validation: str, questions: int = 60) -> None:
     folder = get_model(MODEL)
     asked = examples(validation, limit=questions)
     told = list(csv.DictReader(ANSWERS.open(newline=""))) if ANSWERS.exists() else []
-    done = {(row["method"], int(row["question_number"])) for row in told}
+    done = {(row["method"], row["question"], row["reference"]) for row in told}
     with Unlimiformer.from_pretrained(MODEL) as u:
         everything = [Policy(EVERYTHING)] * len(u.installation.attentions)
         talk = None
-        for number, example in enumerate(asked):
+        for example in asked:
             if talk is None or talk.source != example.document:
                 talk = Conversation(u, example.document, Asking.of(folder))
             for method in ("truncated", "unlimited", "SLED"):
-                if (method, number) in done:
+                if (method, example.question, example.answer) in done:
                     continue
                 if method == "truncated":
                     answer = talk.truncated(example.question, **GENERATION)
                 else:
                     with u.installation.seeing(everything if method == "SLED" else u.installation.policies):
                         answer = talk.ask(example.question, **GENERATION).text
-                told.append(dict(zip(FIELDS, (method, number, example.question, answer, example.answer), strict=True)))
+                told.append(dict(zip(FIELDS, (method, example.question, answer, example.answer), strict=True)))
             _keep(told, len(asked))
 
 

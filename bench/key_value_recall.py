@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
 from unlimiformer import Unlimiformer
@@ -25,7 +25,7 @@ from unlimiformer.training import STRATEGIES, TrainingSettings, train
 
 WINDOW, TRAINED, WINDOWS = 32, 4, (1, 4, 16, 64)
 KEYS, FREQUENT, VALUES = 1100, 100, 48
-DOCUMENTS, QUESTIONS = 32, 8  # of a training step; with 8 documents nothing is learned in this time
+DOCUMENTS, QUESTIONS = 16, 8  # of a training step; with 8 documents nothing is learned in this time
 ASKED = 100  # questions for each number of windows
 METHODS = {
     "standard": {"method": "standard"},
@@ -36,11 +36,10 @@ RESULTS = Path(__file__).with_name("results")
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    """A word is a token."""
+    """A word is a token, and nothing ends a text: to learn when to stop would cover what is to be learned."""
     words = ["<pad>", "</s>", *(f"k{i}" for i in range(KEYS)), *(f"v{i}" for i in range(VALUES))]
     core = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<pad>"))
     core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    core.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
     return PreTrainedTokenizerFast(tokenizer_object=core, pad_token="<pad>", eos_token="</s>")
 
 

@@ -81,3 +81,16 @@ def test_the_best_are_chosen_once(monkeypatch):
     queries, states, wanted = _inputs()
     _told(attend_and_forget(view, queries, states, 5), wanted, queries, states, weights)
     assert len(searched) == 1
+
+
+def test_autocast_in_the_forward_pass_alone():
+    """Queries and states are float32, a layer's projections bfloat16: gradients come, and answers are near."""
+    weights, view = _view(groups=2)
+    queries, states, wanted = _inputs()
+    expected = attend_and_forget(view, queries, states, 9)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        made = attend_and_forget(view, queries, states, 9)
+    got = _told(made, wanted, queries, states, weights)
+    assert all(each.dtype == torch.float32 for each in got)
+    for mine, theirs in zip(made, expected, strict=True):
+        assert float((mine - theirs).detach().norm() / theirs.detach().norm()) < 0.1

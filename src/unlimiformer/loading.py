@@ -32,8 +32,7 @@ def load(
     try:
         config = AutoConfig.from_pretrained(where)
         if dropout is not None:
-            rates = {name for name in config.to_dict() if name.endswith(("dropout", "dropout_rate"))}
-            config.update(dict.fromkeys(rates, dropout))
+            _set_dropout(config, dropout)
         kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
         model = kind.from_pretrained(where, config=config, dtype=dtype or _quick_dtype(config, device))
         tokenizer = AutoTokenizer.from_pretrained(where)
@@ -41,6 +40,16 @@ def load(
         reason = " ".join(str(error).split())[:300]
         raise UnlimiformerError(f"cannot load {where!r}: {reason}") from error
     return model.eval(), tokenizer
+
+
+def _set_dropout(config: Any, rate: float) -> None:
+    """All rates of a config and of the configs inside it."""
+    told = vars(config)
+    names = [n for n in (*told, *config.attribute_map) if "drop" in n and "layerdrop" not in n]
+    config.update({name: rate for name in names if isinstance(getattr(config, name), int | float)})
+    for inner in told.values():
+        if hasattr(inner, "attribute_map"):
+            _set_dropout(inner, rate)
 
 
 def _with_adapter(folder: Path, dtype: Any, device: str | None, dropout: float | None) -> tuple[Any, Any]:

@@ -57,8 +57,8 @@ class Reader:
         overlap = default if config.overlap is None else config.overlap
         self.cut = Cut(window, overlap, causal=kept is not None)
         self._row_prefixes: Sequence[Tensor] | None = None
-        self._beside: Tensor | None = None
-        self._read: list[Tensor] | None = None
+        self._beside: Callable[[Tensor], Tensor | None] | None = None
+        self._read: list[tuple[Tensor, Tensor]] = []
 
     @property
     def device(self) -> torch.device:
@@ -112,14 +112,16 @@ class Reader:
             self._row_prefixes = None
 
     @contextmanager
-    def beside(self, states: Tensor | None) -> Iterator[list[Tensor]]:
-        """What is read for training stands among these states (n, D), which are not trained; yields what is read."""
-        read: list[Tensor] = []
-        self._beside, self._read = states, read
+    def beside(self, others: Callable[[Tensor], Tensor | None]) -> Iterator[list[tuple[Tensor, Tensor]]]:
+        """What is read for training stands among the states (n, D) that `others` has for its token ids.
+
+        Yields a list of what is read, token ids and states.
+        """
+        self._beside, self._read = others, []
         try:
-            yield read
+            yield self._read
         finally:
-            self._beside = self._read = None
+            self._beside, self._read = None, []
 
     def read_texts(
         self, texts: Sequence[Text], prefixes: Sequence[str] | None, encode: Encode, progress: Progress | None = None
@@ -295,14 +297,18 @@ class Reader:
                 memories[piece.source].store.put(piece.start, piece.states)
         if differentiable:
             for memory, parts in zip(memories, pieces, strict=True):
-                states = torch.cat(parts)
-                if self._read is not None:
-                    self._read.append(states.detach())
-                if self._beside is not None:
-                    states = torch.cat((states, self._beside.to(states)))
-                    memory.windows = max(2, memory.windows)  # it is no longer within one
-                memory.store = ExactStore(states)
+                memory.store = ExactStore(torch.cat(parts))
+        if self._beside is not None:
+            for memory in memories:
+                self._put_beside(memory, self._beside(memory.token_ids))
         return memories
+
+    def _put_beside(self, memory: Memory, others: Tensor | None) -> None:
+        states = memory.store.whole()
+        self._read.append((memory.token_ids, states))
+        if others is not None:
+            memory.store = ExactStore(torch.cat((states, others.to(states))))
+            memory.windows = max(2, memory.windows)  # it is no longer within one
 
     def _new_memory(self, source: Source, piece: Piece, recipe: Recipe | None, differentiable: bool) -> Memory:
         windows = len(plan(source, self.cut))

@@ -56,7 +56,8 @@ def attend_and_forget(
     def layer(queries: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
         keys, values = (made.to(queries.dtype).transpose(0, 1) for made in (view.keys(states), view.values(states)))
         grouped = queries.reshape(n, view.groups, -1, width).transpose(0, 1).reshape(view.groups, -1, width)
-        return _Attention.apply(grouped, keys, values, rule, first_pass)
+        with torch.autocast(queries.device.type, enabled=False):  # both passes compute in the queries' own dtype
+            return _Attention.apply(grouped, keys, values, rule, first_pass)
 
     context, log_sum = checkpoint(layer, queries, states, use_reentrant=False)
     by_query = context.unflatten(1, (n, -1)).transpose(0, 1).reshape(n, heads, -1)

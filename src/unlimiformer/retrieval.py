@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .adapters import CrossAttention
 from .attention import attend_dense, fold_queries, folding_is_cheaper, merge, unfold_values, weigh
-from .datastore import ExactStore, Hits
+from .datastore import Hits
 from .errors import UnlimiformerError
 from .memory import Memory
 from .provenance import Listener
@@ -80,13 +80,8 @@ def _attend_some(view: CrossAttention, queries: Tensor, memory: Memory, count: i
     """Attention to tokens drawn by chance."""
     store = memory.store
     drawn = draw(store.rows, count)
-    states = _all_states(store)
+    states = store.whole()
     return attend_and_forget(view, queries, states[drawn.to(states.device)].to(queries), None)
-
-
-def _all_states(store: ExactStore) -> Tensor:
-    """States (S, D), in the graph where they are trained."""
-    return store.states if store.states.requires_grad else torch.cat(list(store.blocks()))
 
 
 def _attend_first_window(view: CrossAttention, queries: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
@@ -110,7 +105,7 @@ def _attend_stored(
     """Attention over stored states; `heard` (H,) are the heads whose attention counts, None for all."""
     store = memory.store
     if torch.is_grad_enabled() and _needs_gradients(view, queries, memory):
-        return attend_and_forget(view, queries, _all_states(store).to(queries), top_k)
+        return attend_and_forget(view, queries, store.whole().to(queries), top_k)
     with torch.no_grad():
         key_weight = view.key_weight(store.width, queries)
     if key_weight is not None and not _fold(view, queries, memory):

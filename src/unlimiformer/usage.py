@@ -41,15 +41,27 @@ def completed(config: UnlimiformerConfig, folder: str | None) -> UnlimiformerCon
     return replace(config, **{name: value for name, value in kept.items() if getattr(config, name) is None})
 
 
-def kept_gate(folder: str | Path) -> Tensor | None:
-    """How far each head (H,) of the retrieving layer trusts what it retrieved; None where no gate was learned."""
-    path = Path(folder) / f"{GATE}.safetensors"
-    return load_file(path)[GATE] if path.is_file() else None
+def kept_gate(folder: str | None, layer: int, heads: int) -> Tensor | None:
+    """How far each head (H,) of this layer trusts what it retrieved; None where no gate was learned for it."""
+    path = Path(folder or "") / f"{GATE}.safetensors"
+    if not folder or not path.is_file():
+        return None
+    gate = load_file(path).get(_gate_of(layer))
+    if gate is not None and gate.shape != (heads,):
+        raise UnlimiformerError(
+            f"{path} has a gate of {gate.numel()} heads, and layer {layer} of the model has {heads}; expected the gate "
+            "that was trained with the model: remove the file if it is another's"
+        )
+    return gate
 
 
-def keep_gate(gate: Tensor, folder: Path) -> None:
+def keep_gate(gate: Tensor, layer: int, folder: Path) -> None:
     """Beside the model that it belongs to."""
-    save_file({GATE: gate.detach().cpu()}, folder / f"{GATE}.safetensors")
+    save_file({_gate_of(layer): gate.detach().cpu()}, folder / f"{GATE}.safetensors")
+
+
+def _gate_of(layer: int) -> str:
+    return f"{GATE}.{layer}"
 
 
 def usage_text(settings: dict[str, Any], asking: dict[str, Any]) -> str:

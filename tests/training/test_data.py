@@ -52,7 +52,7 @@ def test_a_bad_line_is_named_by_its_number(tmp_path, line, message):
 
 
 def test_no_file_and_no_known_name(tmp_path):
-    with pytest.raises(UnlimiformerError, match="expected a JSONL file, or one of: govreport"):
+    with pytest.raises(UnlimiformerError, match="expected a JSONL file, condensed:FILE, or one of: govreport"):
         examples("nowhere.jsonl")
     (tmp_path / "empty.jsonl").write_text("\n")
     with pytest.raises(UnlimiformerError, match="has no examples"):
@@ -148,8 +148,9 @@ def test_facts_are_in_their_text_among_rivals():
     rng = random.Random(0)
     for _ in range(200):
         told = some_facts(rng, 9)
-        assert len(told) == 10 and len({fact.about for fact in told}) == 10
-        assert all(fact.answer in fact.sentence and fact.about[0] in fact.question for fact in told)
+        asked = [question for fact in told for question in fact.questions]
+        assert len(told) == 10 and len(set(asked)) == len(asked)
+        assert all(fact.answer in fact.sentence and fact.question in fact.questions for fact in told)
         assert all("{" not in fact.sentence + fact.question for fact in told)
     for example in made:
         assert sum(line.startswith("line ") for line in example.document.split("\n")) >= 6
@@ -179,7 +180,7 @@ def test_questions_of_one_document_stand_together(tokenizer):
     """In every epoch, in an order by chance; all come, once; and their batch reads the document once."""
     asked = [Example(f"w{d} w1 w2 w3", "w4", f"w{q}") for q in range(3) for d in range(5)]
     features = Features(asked, tokenizer, Asking("decoder"), Limits(None, None), 16)
-    order = Together(features, seed=1)
+    order = Together(features, 3, seed=1)
     epochs = []
     for epoch in (0, 1, 1):
         order.set_epoch(epoch)
@@ -188,6 +189,12 @@ def test_questions_of_one_document_stand_together(tokenizer):
         assert sorted(epochs[-1]) == list(range(15)) and len(order) == 15
         assert all(len(set(documents[i : i + 3])) == 1 for i in range(0, 15, 3))
     assert epochs[0] != epochs[1] == epochs[2]
+    uneven = [Example(f"w{d} w1", "w4", f"w{q}") for d, count in enumerate((3, 5, 2, 8, 1, 3, 2)) for q in range(count)]
+    packed = Features(uneven, tokenizer, Asking("decoder"), Limits(None, None), 16)
+    places = list(Together(packed, 4, seed=0))
+    assert sorted(places) == list(range(24))
+    batches = [{uneven[place].document for place in places[i : i + 4]} for i in range(0, 24, 4)]
+    assert sum(len(documents) for documents in batches) <= 11, "in any order by chance they are in 20 or so"
     batch = Collator(0, 0, 16)([features[place] for place in epochs[0][:3]])
     assert "prefix_ids" in batch, "such a batch is read into one memory"
     assert "prefix_ids" not in Collator(0, 0, 16)([features[0], features[1]])

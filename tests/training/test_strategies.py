@@ -14,7 +14,7 @@ from unlimiformer import Unlimiformer
 from unlimiformer.errors import UnlimiformerError
 from unlimiformer.retrieval import Policy, draw
 from unlimiformer.training.strategies import STRATEGIES, Memorizing
-from unlimiformer.usage import GATE, usage_text
+from unlimiformer.usage import GATE, keep_gate, usage_text
 
 LONG = 4 * WINDOW
 
@@ -128,3 +128,8 @@ def test_a_wrapper_of_the_trained_folder_has_its_gate(tmp_path, tokenizer):
         assert relative(_logits(u.model, u, u.installation.policies, ids, labels), expected) < 2e-5
         ungated = [replace(policy, gate=None) for policy in u.installation.policies]
         assert relative(_logits(u.model, u, ungated, ids, labels), expected) > 1e-3
+    with Unlimiformer.from_pretrained(tmp_path, layers=[0, 1]) as u:
+        assert [policy.gate is None for policy in u.installation.policies] == [True, False]
+    keep_gate(torch.zeros(3), 1, tmp_path)
+    with pytest.raises(UnlimiformerError, match="gate of 3 heads, and layer 1 of the model has 4"):
+        Unlimiformer.from_pretrained(tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from transformers import Seq2SeqTrainingArguments
 from unlimiformer import Unlimiformer, install, retrieval
 from unlimiformer.asking import Asking
 from unlimiformer.errors import UnlimiformerError
+from unlimiformer.loading import load
 from unlimiformer.training import (
     STRATEGIES,
     Features,
@@ -201,13 +203,41 @@ def test_distractors_are_what_was_read_last_and_are_seen_in_training_alone(folde
     rows = [each for each, _ in seen[::2]]  # two layers
     assert rows[0] == 0 and 100 < rows[1] < 150 and rows[2:] == [150, 150]
     assert min(windows for _, windows in seen) > 1 and set(validated) == {0}
-    kept = load_file(tmp_path / "out" / "checkpoint-4" / "distractors.safetensors")["distractors"]
-    assert kept.shape == (150, 32)
-    bank = Distractors(5)
-    for step in range(3):
-        bank.note([torch.full((2, 1), 2.0 * step), torch.full((1, 1), 2.0 * step + 1)])
+    kept = load_file(tmp_path / "out" / "checkpoint-4" / "distractors-0.safetensors")
+    assert kept["states0"].shape == (len(kept["ids0"]), 32)
+
+
+def test_a_document_does_not_stand_beside_itself():
+    bank, documents = Distractors(5), [torch.tensor([n, n]) for n in range(4)]
+    assert bank.others(documents[0]) is None
+    for number in (0, 1, 2, 3, 2):
+        bank.note([(documents[number], torch.full((2, 1), float(number), requires_grad=True))])
         bank.on_step_end(None, None, None)
-    assert bank.states.flatten().tolist() == [5, 4, 4, 3, 2]
+    assert bank.others(documents[2]).flatten().tolist() == [3, 3, 1, 1, 0], "newest first"
+    assert bank.others(documents[0]).flatten().tolist() == [2, 2, 3, 3, 1]
+    assert bank.others(torch.tensor([9])).flatten().tolist() == [2, 2, 3, 3, 1]
+    assert not bank.others(documents[0]).requires_grad
+    bank.begin(None, torch.device("cpu"))
+    assert bank.others(documents[0]) is None
+
+
+def test_questions_of_a_document_go_on_with_the_same_result(folder, tmp_path):
+    """Killed in the second epoch: the order, and what stands beside each document, are those of the whole training."""
+    path, words = tmp_path / "d.jsonl", make_book(600).split()
+    asked = [{"question": f"w{q}", "answer": f"w{q + 1}"} for q in range(4)]
+    lines = [{"document": " ".join(words[n * 60 : n * 60 + 60]), "questions": asked} for n in range(4)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    changes = {"question": "decoder", "form": "{question}", "batch_size": 4, "distractors": 100, "method": "retrieval"}
+    settings = _settings(folder, str(path), **{**changes, "steps": 8, "validate_every": 3})
+    train(settings, tmp_path / "whole")
+    train(settings, tmp_path / "again")
+    for name in ("result.json", "checkpoint-8"):
+        left = tmp_path / "again" / name
+        left.unlink() if left.is_file() else shutil.rmtree(left)
+    said = []
+    train(settings, tmp_path / "again", say=said.append)
+    assert any(line.endswith("checkpoint-6") for line in said)
+    _same_weights(tmp_path / "whole", tmp_path / "again")
 
 
 def test_a_half_written_checkpoint_is_no_checkpoint(folder, data, tmp_path):
@@ -237,11 +267,11 @@ def test_a_mistake_leaves_the_folder_free(folder, data, tmp_path):
 def test_a_learned_gate_is_kept_and_used_again(folder, data, tmp_path):
     settings = _settings(folder, data, method="memorizing", layer=1, gated=True, learning_rate=0.1)
     train(settings, tmp_path / "out")
-    gate = load_file(tmp_path / "out" / "memory_gate.safetensors")["memory_gate"]
+    gate = load_file(tmp_path / "out" / "memory_gate.safetensors")["memory_gate.1"]
     assert gate.shape == (4,) and not torch.allclose(gate, torch.full((4,), 3.0))
     again = _settings(str(tmp_path / "out"), data, method="memorizing", layer=1, gated=True, learning_rate=1e-9)
     train(again, tmp_path / "again")
-    assert torch.allclose(gate, load_file(tmp_path / "again" / "memory_gate.safetensors")["memory_gate"], atol=1e-6)
+    assert torch.allclose(gate, load_file(tmp_path / "again" / "memory_gate.safetensors")["memory_gate.1"], atol=1e-6)
 
 
 def test_lora_trains_an_adapter_only(folder, data, tmp_path):
@@ -343,5 +373,16 @@ def test_dropout_is_what_was_asked_for(folder, data):
         rates |= {module.dropout for module in modules if isinstance(getattr(module, "dropout", None), float)}
         assert rates == {expected}
         wrapped.remove()
+    with pytest.raises(UnlimiformerError, match="would draw little else"):
+        _settings(folder, data, distractors=5, method="random")
     with pytest.raises(UnlimiformerError, match=r"dropout is 1.5; expected 0 or more"):
         _settings(folder, data, dropout=1.5)
+
+
+@pytest.mark.parametrize("family", ["bart", "t5gemma", "led"])
+def test_dropout_reaches_inner_configs(family, tmp_path, tokenizer):
+    model, _ = load(save(tmp_path, make(family), tokenizer), dropout=0.37)
+    rates = [module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)]
+    named = ("dropout", "attention_dropout", "activation_dropout")
+    rates += [rate for m in model.modules() for name in named if isinstance(rate := getattr(m, name, None), float)]
+    assert rates and set(rates) == {0.37}

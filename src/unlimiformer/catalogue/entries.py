@@ -20,7 +20,8 @@ class Package:
 class ModelEntry:
     """A model inside a package. `members` start with these paths; `converter` is a module of this folder.
 
-    `needs` are modules that the conversion imports. `question` is how the model was taught to be asked.
+    `needs` are modules that the conversion imports. `question` is how the model was taught to be asked. `revision` is
+    raised when the conversion makes something else of the same package: what is in a cache is then made again.
     """
 
     name: str
@@ -33,6 +34,7 @@ class ModelEntry:
     converter: str
     needs: tuple[str, ...] = ()
     question: str = "{question}"
+    revision: int = 1
 
 
 @dataclass(frozen=True)

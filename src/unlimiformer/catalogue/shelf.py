@@ -26,8 +26,10 @@ def find_model(name: str) -> Path | None:
 
 
 def is_here(name: str) -> bool:
-    """Whether a catalogue model was fetched."""
-    return (_model_folder(_known(name, MODELS, "model")) / "about.json").exists()
+    """Whether a catalogue model was fetched, as this version makes it."""
+    entry = _known(name, MODELS, "model")
+    about = _model_folder(entry) / "about.json"
+    return about.exists() and json.loads(about.read_text()).get("revision", 1) == entry.revision
 
 
 def model_path(name: str) -> Path:

@@ -121,11 +121,11 @@ def needle(
     positions: PositionsOption = None,
     top_k: TopK = None,
     wordings: Annotated[str, typer.Option(help="Of the facts: reported, or choosing (for tuning).")] = "reported",
-    plain: Annotated[bool, typer.Option(help="Also ask the truncated plain model.")] = True,
+    plain: Annotated[bool, typer.Option(help="Also ask the truncated plain model, and as SLED.")] = True,
     speed: Annotated[bool, typer.Option(help="Also measure RAM and time at the longest length.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the rows here; a PNG beside it.")] = None,
 ) -> None:
-    """One-line facts among rivals in real text: ours against the truncated plain model."""
+    """One-line facts among rivals in real text: ours against the truncated plain model, and against SLED."""
     chosen = integers("--lengths", lengths) or ()
     if not chosen or min(chosen) < 100:
         raise UnlimiformerError(f"--lengths is {lengths!r}; expected numbers of at least 100, as 2000,8000")
@@ -147,8 +147,9 @@ def needle(
     figures: dict[str, float] = {}
 
     about = {"model": model, "wordings": wordings, "depths": depths, "top_k": wrapped.top_k}
+    about["plain_window"] = wrapped.window
     if isinstance(wrapped.engine, DecoderOnlyEngine):
-        about["selection"] = wrapped.engine.selection
+        about |= {"selection": wrapped.engine.selection, "plain_window": wrapped.engine.decoder.limit}
     with messages.status("Measuring") as status:
         if speed:
             status.update("Measuring time and RAM")

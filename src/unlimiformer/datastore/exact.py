@@ -97,6 +97,10 @@ class ExactStore:
         for start in range(0, self.rows, size):
             yield self.rows_at(slice(start, start + size))
 
+    def whole(self) -> Tensor:
+        """All states (S, D): in the graph where they are trained, else in float32."""
+        return self.states if self.states.requires_grad else torch.cat(list(self.blocks()))
+
     def rows_at(self, at: slice | Tensor) -> Tensor:
         """Some states, in float32."""
         states = self.states[at].float()

@@ -40,8 +40,7 @@ class EncoderDecoderEngine:
         self.reader = Reader(config, tokenizer, base.config, adapter.encoder(base), self.window, vocabulary)
         reader = self.reader
         self.installation = Installation(base, adapter, reader.read_rows, self.window, lambda: reader.prefixes_rows)
-        gate = kept_gate(getattr(base.config, "_name_or_path", None) or "")
-        policies = _policies(self.installation, config, self.top_k, gate)
+        policies = _policies(self.installation, config, self.top_k, getattr(base.config, "_name_or_path", None))
         if not known:
             verify_guess(base, adapter, self.window)
         self.installation.apply(policies)
@@ -123,14 +122,12 @@ def _window(adapter: Adapter, model: Any, tokenizer: Any, config: UnlimiformerCo
     return config.window or limit
 
 
-def _policies(installation: Installation, config: UnlimiformerConfig, top_k: int, gate: Tensor | None) -> list[Policy]:
+def _policies(installation: Installation, config: UnlimiformerConfig, top_k: int, folder: str | None) -> list[Policy]:
     attentions = installation.attentions
     for name, limit in (("layers", len(attentions)), ("heads", min(view.heads for view in attentions))):
         chosen = getattr(config, name)
         if chosen and max(chosen) >= limit:
             raise UnlimiformerError(f"{name} is {list(chosen)}; the decoder has {limit}, counted from 0")
     layers = range(len(attentions)) if config.layers is None else config.layers
-    return [
-        Policy(top_k, layer in layers, config.heads, gate=gate if layer in layers else None)
-        for layer in range(len(attentions))
-    ]
+    gates = (kept_gate(folder, layer, view.heads) for layer, view in enumerate(attentions))
+    return [Policy(top_k, layer in layers, config.heads, gate=gate) for layer, gate in enumerate(gates)]

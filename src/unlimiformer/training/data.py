@@ -84,11 +84,14 @@ def _of_source(source: str, split: str) -> list[Example]:
         found = condensed(list(_of_file(Path(rest))))
     else:
         names = ", ".join((*HUB, *(f"{name}:2000" for name in WRITTEN)))
+        missing = rest if name == CONDENSED else source
         raise UnlimiformerError(
-            f"no file {source!r}, and no data set of that name; expected a JSONL file, or one of: {names}"
+            f"no file {missing!r}, and no data set of that name; expected a JSONL file, {CONDENSED}:FILE, or one of: "
+            f"{names}"
         )
     if not found:
-        raise UnlimiformerError(f"{source} has no examples; expected lines, each {_SHAPES}")
+        wanted = "at least one, as facts:2000" if name in WRITTEN else f"lines, each {_SHAPES}"
+        raise UnlimiformerError(f"{source} has no examples; expected {wanted}")
     return found
 
 

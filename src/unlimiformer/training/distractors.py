@@ -13,35 +13,53 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import TrainerCallback
 
-_NAME = "distractors"
+Read = tuple[Tensor, Tensor]
+"""A document's token ids (S,) and their states (S, D)."""
 
 
 class Distractors(TrainerCallback):
-    """The newest states (n, D), at most `limit` of them. What a step reads joins them when the step is done."""
+    """The newest documents, up to `limit` tokens. What a step reads joins them when the step is done."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._read: list[Tensor] = []
-        self.states: Tensor | None = None
+    def __init__(self, limit: int, process: int = 0) -> None:
+        self._limit, self._file = limit, f"distractors-{process}.safetensors"
+        self._read: list[Read] = []
+        self._known: list[Read] = []
 
-    def note(self, read: list[Tensor]) -> None:
+    def others(self, ids: Tensor) -> Tensor | None:
+        """States (n, D) of documents other than this one."""
+        found = [states for known, states in self._known if not torch.equal(known, ids.cpu())]
+        return torch.cat(found)[: self._limit] if found else None
+
+    def note(self, read: list[Read]) -> None:
         """What was read for a batch."""
-        self._read += read
+        self._read += [(ids.cpu(), states.detach()) for ids, states in read]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Newest first; the oldest go."""
-        known = [] if self.states is None else [self.states]
-        if self._read:
-            self.states = torch.cat((*reversed(self._read), *known))[: self._limit].clone()
-        self._read = []
+        """Newest first, each document once; the oldest go when the others are enough."""
+        self._known = [*reversed(self._read), *(old for old in self._known if not self._read_again(old[0]))]
+        self._read, tokens = [], 0
+        wanted = self._limit + max((len(ids) for ids, _ in self._known), default=0)  # whichever is left out
+        for number, (ids, _) in enumerate(self._known):
+            tokens += len(ids)
+            if tokens >= wanted:
+                self._known = self._known[: number + 1]
+                break
+
+    def begin(self, checkpoint: str | Path | None, device: torch.device) -> None:
+        """Those of a checkpoint, or none."""
+        self._known, self._read = [], []
+        path = None if checkpoint is None else Path(checkpoint) / self._file
+        if path is not None and path.is_file():
+            kept = load_file(path)
+            self._known = [(kept[f"ids{n}"], kept[f"states{n}"].to(device)) for n in range(len(kept) // 2)]
 
     def save(self, folder: Path) -> None:
         """Into a checkpoint."""
-        if self.states is not None:
+        if self._known:
             folder.mkdir(parents=True, exist_ok=True)
-            save_file({_NAME: self.states.cpu()}, folder / f"{_NAME}.safetensors")
+            names = (f"{kind}{n}" for n in range(len(self._known)) for kind in ("ids", "states"))
+            arrays = (array.cpu().contiguous() for read in self._known for array in read)
+            save_file(dict(zip(names, arrays, strict=True)), folder / self._file)
 
-    def load(self, folder: Path, device: torch.device) -> None:
-        """Those of a checkpoint."""
-        path = folder / f"{_NAME}.safetensors"
-        self.states = load_file(path)[_NAME].to(device) if path.is_file() else None
+    def _read_again(self, ids: Tensor) -> bool:
+        return any(torch.equal(ids, other) for other, _ in self._read)

@@ -30,11 +30,11 @@ _SAME_TITLE = 0.7  # of wordings in which all people have one title
 
 @dataclass(frozen=True)
 class Fact:
-    """What it is about, a sentence, a question that it answers, and the answer."""
+    """A sentence, a question that it answers and all other ways of asking that, and the answer."""
 
-    about: tuple[str, ...]
     sentence: str
     question: str
+    questions: frozenset[str]
     answer: str
 
 
@@ -54,9 +54,9 @@ class Wording:
             subject = f"{self._title or rng.choice(WORDS['titles'])} {subject}"
         answer = _drawn(self.answer, rng)
         filled = {**self._slots, "subject": subject, "answer": answer}
-        sentence = self._said.format(**filled)
-        question = rng.choice(self._asked).format(**filled)
-        return Fact((subject, *self._slots.values(), self._asked[0]), _capital(sentence), _capital(question), answer)
+        sentence = _capital(self._said.format(**filled))
+        questions = [_capital(asked.format(**filled)) for asked in self._asked]
+        return Fact(sentence, rng.choice(questions), frozenset(questions), answer)
 
 
 def _capital(text: str) -> str:
@@ -91,7 +91,7 @@ def facts(rng: random.Random, rivals: int) -> list[Fact]:
         known = named[wording.subject]
         subject = rng.choice(known) if known and rng.random() < _KNOWN_SUBJECT else _drawn(wording.subject, rng)
         made = wording.fact(subject, rng)
-        if made.about not in {fact.about for fact in found}:
+        if all(made.questions.isdisjoint(fact.questions) for fact in found):
             found.append(made)
             known.append(subject)
             if wording.answer in named:

@@ -22,6 +22,9 @@ Inputs = Callable[[Tensor, int], list[Tensor]]
 """A document's ids, and the window's room for them, to the inputs of one or more examples."""
 
 
+_LOOKED_AT = 64  # batches that a group may still join
+
+
 def whole(ids: Tensor, room: int) -> list[Tensor]:
     """All of a document, as one input."""
     del room
@@ -106,13 +109,14 @@ class Features(Dataset):
 
 
 class Together(Sampler[int]):
-    """An order by chance, another in every epoch, in which features that share their input stand side by side.
+    """An order by chance, another in every epoch, in which features that share their input are in one batch.
 
-    What stands in one batch is then read once.
+    What stands in one batch is then read once. More of them than a batch holds are split; batches that could not be
+    filled come last.
     """
 
-    def __init__(self, features: Features, seed: int) -> None:
-        self._features, self._seed, self._epoch = features, seed, 0
+    def __init__(self, features: Features, batch_size: int, seed: int) -> None:
+        self._features, self._batch_size, self._seed, self._epoch = features, batch_size, seed, 0
 
     def set_epoch(self, epoch: int) -> None:
         """Told by the trainer, also when it goes on in the middle of an epoch."""
@@ -123,10 +127,24 @@ class Together(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         chance = torch.Generator().manual_seed(self._seed + self._epoch)
-        groups = self._features.sharing
-        for group in torch.randperm(len(groups), generator=chance).tolist():
-            for place in torch.randperm(len(groups[group]), generator=chance).tolist():
-                yield groups[group][place]
+        batches: list[list[int]] = []
+        for group in _shuffled(self._features.sharing, chance):
+            members = _shuffled(group, chance)
+            for start in range(0, len(members), self._batch_size):
+                part = members[start : start + self._batch_size]
+                room = self._batch_size - len(part)
+                open_batch = next((batch for batch in batches[-_LOOKED_AT:] if len(batch) <= room), None)
+                if open_batch is None:
+                    batches.append(part)
+                else:
+                    open_batch += part
+        full, rest = ([b for b in batches if (len(b) == self._batch_size) is whole] for whole in (True, False))
+        for batch in (*_shuffled(full, chance), *rest):
+            yield from batch
+
+
+def _shuffled(items: Sequence[Any], chance: torch.Generator) -> list[Any]:
+    return [items[place] for place in torch.randperm(len(items), generator=chance).tolist()]
 
 
 class Collator:

@@ -89,6 +89,11 @@ class TrainingSettings:
                 raise UnlimiformerError(f"{name} is {getattr(self, name)}; expected more than 0")
         if self.dropout is not None and not 0 <= self.dropout < 1:
             raise UnlimiformerError(f"dropout is {self.dropout}; expected 0 or more, and less than 1")
+        if self.distractors and self.method in ("random", "alternating"):
+            raise UnlimiformerError(
+                f"distractors is {self.distractors} and the method {self.method!r}, which would draw little else: "
+                "leave one of them out"
+            )
         if self.method != "memorizing" and (self.layer is not None or self.gated):
             raise UnlimiformerError(f"layer and gated are for method 'memorizing'; the method is {self.method!r}")
         if self.gated and self.lora is not None:

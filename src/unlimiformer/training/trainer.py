@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import Seq2SeqTrainer
+from transformers import Seq2SeqTrainer, TrainerCallback
+from transformers.trainer_utils import get_last_checkpoint
 
 from ..engines import EncoderDecoderEngine
 from ..errors import UnlimiformerError
@@ -54,21 +55,24 @@ class UnlimiformerTrainer(Seq2SeqTrainer):
         collator = Collator(padding, self._start, wrapped.window)
         args._n_gpu = 1  # replicas of nn.DataParallel would share one wrapper; several processes are fine
         super().__init__(wrapped.model, args, data_collator=collator, processing_class=wrapped.tokenizer, **others)
-        self._distractors = Distractors(distractors) if distractors else None
+        self._distractors = Distractors(distractors, args.process_index) if distractors else None
         if self._distractors is not None:
             self.add_callback(self._distractors)
         self.model_accepts_loss_kwargs = False  # the models take the argument and ignore it; then we must divide
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Trains; afterwards the wrapper sees what it saw before."""
-        if self._distractors is not None and isinstance(resume_from_checkpoint, str):
-            self._distractors.load(Path(resume_from_checkpoint), self.args.device)
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = get_last_checkpoint(str(self.args.output_dir))
+        if self._distractors is not None:
+            self._distractors.begin(resume_from_checkpoint or None, self.args.device)
         with self._installation.seeing(self._installation.policies):
             return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         if self._distractors is not None:
-            self._distractors.save(Path(str(self.args.output_dir)) / f"checkpoint-{self.state.global_step}")
+            folder = Path(str(self.args.output_dir)) / f"checkpoint-{self.state.global_step}"
+            self._distractors.save(folder)
         super()._save_checkpoint(*args, **kwargs)
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
@@ -78,9 +82,13 @@ class UnlimiformerTrainer(Seq2SeqTrainer):
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         features = train_dataset if train_dataset is not None else self.train_dataset
-        if isinstance(features, Features) and len(features.sharing) < len(features):
-            return Together(features, self.args.seed)
-        return super()._get_train_sampler(train_dataset)
+        size = self._train_batch_size
+        if size == 1 or not isinstance(features, Features) or len(features.sharing) == len(features):
+            return super()._get_train_sampler(train_dataset)
+        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+        order = Together(features, size, seed)
+        self.add_callback(_Epochs(order))
+        return order
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """One batch; strategies that take turns count it."""
@@ -100,7 +108,7 @@ class UnlimiformerTrainer(Seq2SeqTrainer):
                 return super().compute_loss(model, given, *args, **kwargs)
         nothing = inputs["input_ids"].new_empty(0)  # short inputs are read into memories as well
         prefixes = prefixes or [nothing] * len(inputs["input_ids"])
-        with reader.row_prefixes(prefixes), reader.beside(self._distractors.states) as read:
+        with reader.row_prefixes(prefixes), reader.beside(self._distractors.others) as read:
             loss = super().compute_loss(model, given, *args, **kwargs)
             self._distractors.note(read)
             return loss
@@ -136,6 +144,17 @@ class UnlimiformerTrainer(Seq2SeqTrainer):
         folder = Path(output_dir or str(self.args.output_dir))
         if self.args.should_save:
             self.strategy.save(folder)
+
+
+class _Epochs(TrainerCallback):
+    """Tells an order its epoch: with several processes, a training that goes on would not."""
+
+    def __init__(self, order: Together) -> None:
+        self._order = order
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """The one that is begun, or gone on with."""
+        self._order.set_epoch(int(state.epoch or 0))
 
 
 def _rows(inputs: dict[str, Any], name: str) -> list[Tensor] | None:

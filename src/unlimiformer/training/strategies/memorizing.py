@@ -38,7 +38,7 @@ class Memorizing(Strategy):
             return
         view = cross_attentions[self._layer]
         self._module = view.module
-        kept = kept_gate(str(getattr(model.config, "_name_or_path", "")))
+        kept = kept_gate(getattr(model.config, "_name_or_path", None), self._layer, view.heads)
         gate = torch.full((view.heads,), _TRUSTING) if kept is None else kept
         like = next(view.module.parameters())
         view.module.register_parameter(GATE, torch.nn.Parameter(gate.to(like)))
@@ -46,7 +46,8 @@ class Memorizing(Strategy):
     def save(self, folder: Path) -> None:
         """The gate; a wrapper of the folder's model finds it there."""
         if self._module is not None:
-            keep_gate(getattr(self._module, GATE), folder)
+            assert self._layer is not None, "it was prepared"
+            keep_gate(getattr(self._module, GATE), self._layer, folder)
 
     def settings(self) -> dict[str, Any]:
         """One layer retrieves."""
