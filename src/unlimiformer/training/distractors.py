@@ -39,7 +39,7 @@ class Distractors(TrainerCallback):
         self._known = [*reversed(self._read), *(old for old in self._known if not self._read_again(old[0]))]
         self._read, tokens = [], 0
         wanted = self._limit + max((len(ids) for ids, _ in self._known), default=0)  # whichever is left out
-        for number, (ids, _) in enumerate(self._known):
+        for number, (ids, _states) in enumerate(self._known):
             tokens += len(ids)
             if tokens >= wanted:
                 self._known = self._known[: number + 1]
