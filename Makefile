@@ -3,13 +3,14 @@
 # make lint    lint and types alone
 # make demo    a real model answers questions over a whole play; needs nothing but the package index
 # make bench   all benchmarks; results in bench/results
+# make default-model   trains flan-t5-small-answers anew (two hours); needs QMSum's training split as qmsum/train.jsonl
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TORCH ?= 2.13.0
 TESTS ?= tests
 
-.PHONY: setup test lint demo bench clean
+.PHONY: setup test lint demo bench default-model clean
 
 setup: $(VENV)/.ready
 
@@ -44,6 +45,12 @@ bench: setup
 	$(BIN)/unlimiformer bench encode --json bench/results/encode.json
 	$(BIN)/unlimiformer bench train --json bench/results/train.json
 	$(BIN)/unlimiformer bench needle --lengths 2000,8000,32000,128000 --speed --json bench/results/needle.json
+
+default-model: setup
+	$(BIN)/unlimiformer models get flan-t5-small
+	$(BIN)/unlimiformer train --recipe default-model/first -o build/default-model/first
+	$(BIN)/unlimiformer train --recipe default-model/second -o build/default-model/second
+	$(BIN)/python bench/pack_default_model.py build/default-model/first build/default-model/second
 
 clean:
 	rm -rf $(VENV) build src/*.egg-info

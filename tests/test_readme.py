@@ -35,6 +35,7 @@ def _small(command: str, folder: Path) -> str:
         command = re.sub(r"--lengths \S+ --depths \S+", "--lengths 1500 --depths 1", command).replace("--speed ", "")
     else:
         command = re.sub(r"--lengths \S+", "--lengths 64,128 --new-tokens 1 --repeats 1", command)
+    command = command.replace("bench train", "bench train --tokens 1500 --target 8 --repeats 1 --methods retrieval")
     command = command.replace("bench encode", "bench encode --tokens 1500 --repeats 1")
     command = re.sub(r"bench (decode|search)", r"bench \1 --tokens 1500", command)
     for name in MADE:

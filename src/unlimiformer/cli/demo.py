@@ -12,8 +12,7 @@ from ..machine import peak_memory
 from .console import messages, progress_bar, quiet_libraries, size
 from .options import asking_of, fetch
 
-MODEL, TEXT = "flan-t5-small", "shakespeare/hamlet"
-TOP_K = {"flan-t5-small": 8}  # others have defaults that serve
+MODEL, TEXT = "flan-t5-small-answers", "shakespeare/hamlet"
 
 
 def command(
@@ -34,7 +33,7 @@ def command(
         from .. import demo
         from ..model import Unlimiformer
 
-        wrapped = Unlimiformer.from_pretrained(model, top_k=TOP_K.get(model) if top_k is None else top_k)
+        wrapped = Unlimiformer.from_pretrained(model, top_k=top_k)
     if question:
         questions = question
     else:
