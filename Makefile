@@ -3,7 +3,7 @@
 # make lint    lint and types alone
 # make demo    a real model answers questions over a whole play; needs nothing but the package index
 # make bench   all benchmarks; results in bench/results
-# make default-model   trains flan-t5-small-answers anew (two hours); needs QMSum's training split as qmsum/train.jsonl
+# make default-model   trains flan-t5-small-answers anew (an hour or two); needs QMSum's training split as qmsum/train.jsonl
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -48,9 +48,8 @@ bench: setup
 
 default-model: setup
 	$(BIN)/unlimiformer models get flan-t5-small
-	$(BIN)/unlimiformer train --recipe default-model/first -o build/default-model/first
-	$(BIN)/unlimiformer train --recipe default-model/second -o build/default-model/second
-	$(BIN)/python bench/pack_default_model.py build/default-model/first build/default-model/second
+	$(BIN)/unlimiformer train --recipe default-model -o build/default-model
+	$(BIN)/python bench/pack_default_model.py build/default-model
 
 clean:
 	rm -rf $(VENV) build src/*.egg-info
