@@ -128,7 +128,7 @@ def _with_lora(model: Any, rank: int, name: str) -> Any:
     if not targets:
         raise UnlimiformerError(f"{type(model).__name__} has none of {', '.join(_LORA_TARGETS)}; LoRA cannot be added")
     kind = "SEQ_2_SEQ_LM" if model.config.is_encoder_decoder else "CAUSAL_LM"
-    model.config._name_or_path = name  # the adapter says whose it is: by a catalogue's name, not by a cache's folder
+    model.name_or_path = name  # the adapter says whose it is: by a catalogue's name, not by a cache's folder
     return peft.get_peft_model(model, peft.LoraConfig(kind, r=rank, lora_alpha=2 * rank, target_modules=targets))
 
 
