@@ -91,6 +91,11 @@ class Conversation:
         engine = self.wrapped.engine
         return engine.decoder.limit if isinstance(engine, DecoderOnlyEngine) else self.wrapped.window
 
+    @property
+    def reads_for_each(self) -> bool:
+        """Whether the text is read anew for each question."""
+        return self._before_windows
+
     def ask(self, question: str, progress: Progress | None = None, **generation: Any) -> Reply:
         """The answer from all of the text; `progress` is told of the windows if it has to be read."""
         memory = self._read(question, progress)

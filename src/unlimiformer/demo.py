@@ -6,15 +6,19 @@ Knows how to ask and to measure; how it is printed is the command's business.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from .asking import Asking, Conversation, Reply
 from .encoding import Progress
+from .engines import DecoderOnlyEngine
 from .model import Output, Unlimiformer
 from .pictures import pyplot
 from .provenance import Passage
+
+
+_BEAMS = 4  # a greedy copy of a long number may lose a digit
 
 
 @dataclass(frozen=True)
@@ -80,13 +84,16 @@ def ask(
     progress: Progress | None = None,
 ) -> Iterator[Answer]:
     """Asks each question twice: of as much of the text as the plain model sees, and of all of it."""
-    settings: dict[str, Any] = {"max_new_tokens": 24, "do_sample": False, "num_beams": 1}
+    settings: dict[str, Any] = {"max_new_tokens": 24, "do_sample": False}
     talk = Conversation(wrapped, text, asking or Asking(form="{question}"))
+    beams = 1 if isinstance(wrapped.engine, DecoderOnlyEngine) else _BEAMS
     for question in questions:
-        truncated = talk.truncated(question, **settings)
-        reply = talk.ask(question, progress, provenance=True, **settings)
-        assert reply.output.provenance is not None, "it was asked for"
-        yield Answer.of(question, truncated, reply, reply.output.provenance.passages(2, 40), talk.plain_window)
+        truncated = talk.truncated(question, num_beams=beams, **settings)
+        looked = talk.ask(question, progress, provenance=True, num_beams=1, **settings)  # known for one beam
+        assert looked.output.provenance is not None, "it was asked for"
+        best = looked if beams == 1 or talk.reads_for_each else talk.ask(question, num_beams=beams, **settings)
+        passages = looked.output.provenance.passages(2, 40)
+        yield Answer.of(question, truncated, replace(looked, text=best.text), passages, talk.plain_window)
 
 
 def draw(answers: Sequence[Answer], path: Path, title: str) -> None:
