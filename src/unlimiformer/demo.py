@@ -17,7 +17,6 @@ from .model import Output, Unlimiformer
 from .pictures import pyplot
 from .provenance import Passage
 
-
 _BEAMS = 4  # a greedy copy of a long number may lose a digit
 
 
