@@ -7,13 +7,13 @@ go to bench/results/default_model.json, every answer to default_model.csv beside
 import csv
 import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 from unlimiformer import Unlimiformer
 from unlimiformer.asking import Asking, Conversation
 from unlimiformer.catalogue import get_model
 from unlimiformer.evaluation.rouge import rouge
-from unlimiformer.retrieval import EVERYTHING, Policy
 from unlimiformer.training import examples
 
 MODEL = "flan-t5-small-answers"
@@ -30,7 +30,6 @@ def main(validation: str, questions: int = 60) -> None:
     told = list(csv.DictReader(ANSWERS.open(newline=""))) if ANSWERS.exists() else []
     done = {(row["method"], row["question"], row["reference"]) for row in told}
     with Unlimiformer.from_pretrained(MODEL) as u:
-        everything = [Policy(EVERYTHING)] * len(u.installation.attentions)
         talk = None
         for example in asked:
             if talk is None or talk.source != example.document:
@@ -41,7 +40,7 @@ def main(validation: str, questions: int = 60) -> None:
                 if method == "truncated":
                     answer = talk.truncated(example.question, **GENERATION)
                 else:
-                    with u.installation.seeing(everything if method == "SLED" else u.installation.policies):
+                    with u.installation.seeing_everything() if method == "SLED" else nullcontext():
                         answer = talk.ask(example.question, **GENERATION).text
                 told.append(dict(zip(FIELDS, (method, example.question, answer, example.answer), strict=True)))
             _keep(told, len(asked))

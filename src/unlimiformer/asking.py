@@ -92,9 +92,9 @@ class Conversation:
         return engine.decoder.limit if isinstance(engine, DecoderOnlyEngine) else self.wrapped.window
 
     @property
-    def reads_for_each(self) -> bool:
-        """Whether the text is read anew for each question."""
-        return self._before_windows
+    def asks_the_decoder(self) -> bool:
+        """Whether an encoder–decoder has read the text, and only its decoder is given the question."""
+        return not self._causal and not self._before_windows
 
     def ask(self, question: str, progress: Progress | None = None, **generation: Any) -> Reply:
         """The answer from all of the text; `progress` is told of the windows if it has to be read."""

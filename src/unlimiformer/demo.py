@@ -12,7 +12,6 @@ from typing import Any
 
 from .asking import Asking, Conversation, Reply
 from .encoding import Progress
-from .engines import DecoderOnlyEngine
 from .model import Output, Unlimiformer
 from .pictures import pyplot
 from .provenance import Passage
@@ -85,12 +84,12 @@ def ask(
     """Asks each question twice: of as much of the text as the plain model sees, and of all of it."""
     settings: dict[str, Any] = {"max_new_tokens": 24, "do_sample": False}
     talk = Conversation(wrapped, text, asking or Asking(form="{question}"))
-    beams = 1 if isinstance(wrapped.engine, DecoderOnlyEngine) else _BEAMS
+    beams = _BEAMS if talk.asks_the_decoder else 1
     for question in questions:
         truncated = talk.truncated(question, num_beams=beams, **settings)
         looked = talk.ask(question, progress, provenance=True, num_beams=1, **settings)  # known for one beam
         assert looked.output.provenance is not None, "it was asked for"
-        best = looked if beams == 1 or talk.reads_for_each else talk.ask(question, num_beams=beams, **settings)
+        best = looked if beams == 1 else talk.ask(question, num_beams=beams, **settings)
         passages = looked.output.provenance.passages(2, 40)
         yield Answer.of(question, truncated, replace(looked, text=best.text), passages, talk.plain_window)
 

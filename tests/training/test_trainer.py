@@ -386,3 +386,11 @@ def test_dropout_reaches_inner_configs(family, tmp_path, tokenizer):
     named = ("dropout", "attention_dropout", "activation_dropout")
     rates += [rate for m in model.modules() for name in named if isinstance(rate := getattr(m, name, None), float)]
     assert rates and set(rates) == {0.37}
+
+
+def test_an_adapter_of_an_adapted_model_names_that_model(folder, data, tmp_path):
+    """Not the model beneath: loaded from there it would be added to other weights than it was trained with."""
+    train(_settings(folder, data, steps=1, lora=2), tmp_path / "first")
+    train(_settings(str(tmp_path / "first"), data, steps=1, lora=2), tmp_path / "second")
+    told = json.loads((tmp_path / "second" / "adapter_config.json").read_text())
+    assert told["base_model_name_or_path"] == str(tmp_path / "first")

@@ -24,7 +24,6 @@ from ..engines import EncoderDecoderEngine
 from ..errors import UnlimiformerError
 from ..model import Unlimiformer
 from ..pictures import pyplot
-from ..retrieval import EVERYTHING, Policy
 from .clock import ms_per_token
 
 Wording = tuple[str, str]
@@ -302,10 +301,9 @@ def _methods(talk: Conversation, plain: bool) -> dict[str, Callable[..., str]]:
         found["truncated"] = talk.truncated
     engine = talk.wrapped.engine
     if plain and isinstance(engine, EncoderDecoderEngine):
-        everything = [Policy(EVERYTHING)] * len(engine.installation.attentions)
 
         def sled(question: str, **generation: Any) -> str:
-            with engine.installation.seeing(everything):
+            with engine.installation.seeing_everything():
                 return talk.ask(question, **generation).text
 
         found["SLED"] = sled
