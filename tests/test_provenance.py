@@ -74,13 +74,13 @@ def _memory(tokens: int, offsets: bool = True) -> Memory:
 def test_passages_are_the_heaviest_stretches():
     weights = torch.zeros(100)
     weights[0], weights[30], weights[33], weights[80] = 0.5, 0.2, 0.1, 0.2
-    found = Provenance(weights, _memory(100)).passages(count=5, tokens=10)
+    found = Provenance(weights, _memory(100), weights > 0).passages(count=5, tokens=10)
     assert len(found) == 2
     assert found[0].start <= 30 * 5 and found[0].end >= 33 * 5 + 4
     assert found[0].weight == pytest.approx(0.3)
     assert found[1].start <= 80 * 5 <= found[1].end
     with pytest.raises(UnlimiformerError, match="knows no text"):
-        Provenance(weights, _memory(100, offsets=False)).passages()
+        Provenance(weights, _memory(100, offsets=False), weights > 0).passages()
 
 
 def test_beams_are_refused_for_now(tokenizer, book):

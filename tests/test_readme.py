@@ -25,25 +25,36 @@ SHELL = [
     if line.strip()
 ]
 MEMORY = "poem.memory"
-MADE = (MEMORY, "questions.jsonl", "trained")  # files that commands make for later ones
+MADE = (MEMORY, "questions.jsonl", "trained", "runs/unlimited", "runs/truncated")  # by commands, for later ones
 NOT_HERE = ("git clone",)  # a clone has been made when this runs
+SMALLER = (  # what a command is made of when it is tested
+    (r"(bench decode.*)--lengths \S+", r"\1--lengths 64,128 --new-tokens 1 --repeats 1"),
+    (r"(bench needle.*)--lengths \S+ --depths \S+", r"\1--lengths 1500 --depths 1"),
+    (r"--speed ", ""),
+    (r"bench train", "bench train --tokens 1500 --target 8 --repeats 1 --methods retrieval"),
+    (r"bench encode", "bench encode --tokens 1500 --repeats 1"),
+    (r"bench (decode|search)", r"bench \1 --tokens 1500"),
+    (r"(figures .*)--(lengths|limits) \S+", r"\1--\2 600"),
+    (r"figures hits", "figures hits --new-tokens 4"),
+    (r"figures time", "figures time --repeats 1"),
+    (r"--examples \d+", "--examples 1"),
+    (r"(evaluate .*)--task play-facts", r"\1--task play-facts --input-limit 1500"),
+    (r"--tasks far_facts", '--tasks far_facts --metadata \'{"questions": 1, "kind": "long-facts"}\''),
+)
 
 
 def _small(command: str, folder: Path) -> str:
-    """The same command on small lengths, writing to a scratch folder."""
-    if "bench needle" in command:
-        command = re.sub(r"--lengths \S+ --depths \S+", "--lengths 1500 --depths 1", command).replace("--speed ", "")
-    else:
-        command = re.sub(r"--lengths \S+", "--lengths 64,128 --new-tokens 1 --repeats 1", command)
-    command = command.replace("bench train", "bench train --tokens 1500 --target 8 --repeats 1 --methods retrieval")
-    command = command.replace("bench encode", "bench encode --tokens 1500 --repeats 1")
-    command = re.sub(r"bench (decode|search)", r"bench \1 --tokens 1500", command)
-    for name in MADE:
-        if f" {name}" in command and not _makes(command, name):  # each command runs alone: what it reads is made first
-            command = f"{next(line for line in SHELL if _makes(line, name))} && {command}"
-    for name in MADE:
-        command = re.sub(rf"(?<= ){re.escape(name)}\b", str(folder / name), command)
-    return re.sub(r"--(json|picture) (\S+)", lambda m: f"--{m[1]} {folder / Path(m[2]).name}", command)
+    """The same command on small lengths, writing to a scratch folder; each runs alone: what it reads is made first."""
+    made = [line for name in MADE if f" {name}" in command for line in SHELL if _makes(line, name)]
+    steps = [*dict.fromkeys(made), command] if command not in made else [command]
+    for pattern, smaller in SMALLER:
+        steps = [re.sub(pattern, smaller, step) for step in steps]
+    for name in (*MADE, "docs/figures"):
+        steps = [re.sub(rf"(?<= ){re.escape(name)}\b", str(folder / name), step) for step in steps]
+    steps = [
+        re.sub(r"--(json|picture) (\S+)", lambda m: f"--{m[1]} {folder / Path(m[2]).name}", step) for step in steps
+    ]
+    return " && ".join(steps)
 
 
 def _makes(command: str, name: str) -> bool:

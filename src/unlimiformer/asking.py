@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from .catalogue import MODELS, find_model
 from .encoding import Progress
 from .engines import DecoderOnlyEngine
 from .errors import UnlimiformerError
@@ -48,6 +49,12 @@ class Asking:
         """How a model that was trained into this folder was taught to be asked; None where nobody says."""
         told = kept_usage(folder).get("asking")
         return None if told is None else cls(**told)
+
+    @classmethod
+    def for_model(cls, name: str) -> Asking:
+        """How a model wants its questions: as it was trained, as the catalogue says, or plainly."""
+        form = MODELS[name].question if name in MODELS else "{question}\n"
+        return cls.of(find_model(name) or name) or cls(form=form)
 
     def text(self, question: str | None) -> str:
         """What the model is given."""
@@ -96,8 +103,11 @@ class Conversation:
         """Whether an encoder–decoder has read the text, and only its decoder is given the question."""
         return not self._causal and not self._before_windows
 
-    def ask(self, question: str, progress: Progress | None = None, **generation: Any) -> Reply:
-        """The answer from all of the text; `progress` is told of the windows if it has to be read."""
+    def ask(self, question: str | None, progress: Progress | None = None, **generation: Any) -> Reply:
+        """The answer from all of the text, or a summary of it where there is no question.
+
+        `progress` is told of the windows if the text has to be read.
+        """
         memory = self._read(question, progress)
         prompt = None if self._before_windows else self._prompt(question)
         started = time.perf_counter()
@@ -106,13 +116,13 @@ class Conversation:
         new = output.token_ids[self.wrapped.engine.given_tokens(prompt) :]
         return Reply(self.wrapped.tokenizer.decode(new, skip_special_tokens=True), output, self._reading, seconds)
 
-    def truncated(self, question: str, **generation: Any) -> str:
+    def truncated(self, question: str | None, **generation: Any) -> str:
         """The plain model's answer to as much of the text as its window holds."""
         engine, tokenizer = self.wrapped.engine, self.wrapped.tokenizer
         text = self.source.text if isinstance(self.source, Memory) else self._text
         if isinstance(engine, DecoderOnlyEngine):
             self._plain = self._plain or engine.truncated(text)
-            return self._plain.ask(question, **generation)
+            return self._plain.ask(self._prompt(question), **generation)
         before = self.asking.text(question) if self._before_windows else ""
         inputs = tokenizer(before + text, truncation=True, max_length=self.wrapped.window, return_tensors="pt")
         given = {name: inputs[name].to(self.wrapped.model.device) for name in ("input_ids", "attention_mask")}
@@ -123,10 +133,12 @@ class Conversation:
         told = given["decoder_input_ids"].shape[1] if "decoder_input_ids" in given else 0
         return tokenizer.decode(made[0, told:], skip_special_tokens=True)
 
-    def _prompt(self, question: str) -> str:
-        return self.asking.text(question) if not self._causal and self.asking.place == "decoder" else question
+    def _prompt(self, question: str | None) -> str:
+        if not self._causal and self.asking.place == "decoder":
+            return self.asking.text(question)
+        return self.asking.summary if question is None else question
 
-    def _read(self, question: str, progress: Progress | None) -> Memory:
+    def _read(self, question: str | None, progress: Progress | None) -> Memory:
         if self._memory is None or self._before_windows:
             started = time.perf_counter()
             prefix = self.asking.text(question) if self._before_windows else None

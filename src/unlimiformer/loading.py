@@ -42,6 +42,18 @@ def load(
     return model.eval(), tokenizer
 
 
+def usable_device(name: str) -> Any:
+    """The device of this name; an error if nothing can be computed there."""
+    import torch
+
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+        return device
+    except (RuntimeError, AssertionError) as error:
+        raise UnlimiformerError(f"device is {name!r} and cannot be used ({error}); try cpu") from None
+
+
 def _set_dropout(config: Any, rate: float) -> None:
     """All rates of a config and of the configs inside it."""
     told = vars(config)

@@ -22,10 +22,14 @@ class Passage:
 
 @dataclass(frozen=True)
 class Provenance:
-    """How much attention each source token got: `weights` (S,), of sum one, over all tokens, layers and heads."""
+    """How much attention each source token got: `weights` (S,), of sum one, over all tokens, layers and heads.
+
+    `hits` (S,): how often each was retrieved.
+    """
 
     weights: Tensor
     memory: Memory
+    hits: Tensor
 
     def passages(self, count: int = 3, tokens: int = 60) -> list[Passage]:
         """The `count` stretches of `tokens` tokens that got most attention, none overlapping, best first."""
@@ -52,13 +56,18 @@ class Listener:
 
     def __init__(self) -> None:
         self._sums: dict[int, Tensor] = {}
+        self._hits: dict[int, Tensor] = {}
 
     def hear(self, memory: Memory, index: Tensor, weights: Tensor) -> None:
         """Adds the weights (N, K) of the hits `index` (N, K)."""
         sums = self._sums.setdefault(memory.key, torch.zeros(len(memory)))
         sums.index_add_(0, index.reshape(-1).cpu(), weights.reshape(-1).float().cpu())
+        seen = weights.reshape(-1).cpu() > 0
+        hits = self._hits.setdefault(memory.key, torch.zeros(len(memory), dtype=torch.long))
+        hits += torch.bincount(index.reshape(-1).cpu()[seen], minlength=len(memory))
 
     def told(self, memory: Memory) -> Provenance:
         """What was heard of one memory."""
         sums = self._sums.get(memory.key, torch.zeros(len(memory)))
-        return Provenance(sums / sums.sum().clamp_min(1e-30), memory)
+        hits = self._hits.get(memory.key, torch.zeros(len(memory), dtype=torch.long))
+        return Provenance(sums / sums.sum().clamp_min(1e-30), memory, hits)

@@ -27,7 +27,7 @@ from .sources import Text, given_ids, text_pieces
 from .tokenizing import Tokens, opening_ids, stream_tokens
 
 _OVERLAP, _CAUSAL_OVERLAP = 0.5, 0.25
-_KEPT_TOKENS = 2048  # of a training step, whose activations are kept
+_KEPT_TOKENS = 8192  # as many in the windows of a training step: all activations are kept; of more, none
 
 Opening = Callable[[str | None], Tensor]
 """Token ids in front of every window, for the text that a user wants there."""
@@ -284,7 +284,7 @@ class Reader:
         memories: list[Memory] = []
         settings = (self.cut, self.config.batch_size)
         encode = self._in_dtype(encode)
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and self._tokens_read(sources) > _KEPT_TOKENS:
             encode = _recomputed(encode)
         for piece in encode_windows(sources, encode, *settings, progress):
             differentiable = piece.states.requires_grad
@@ -331,6 +331,10 @@ class Reader:
         own = plain_dtype(self._encoder)
         return own if own in DTYPES.values() else torch.float32
 
+    def _tokens_read(self, sources: Sequence[Source]) -> int:
+        """With those that several windows read."""
+        return sum(win.end - win.start for source in sources for win in plan(source, self.cut))
+
     def _in_dtype(self, encode: Encode) -> Encode:
         if self.config.compute_dtype is None:
             return encode
@@ -344,14 +348,9 @@ class Reader:
 
 
 def _recomputed(encode: Encode) -> Encode:
-    """Beyond the first tokens only states are kept: a window's activations are computed again for its gradients."""
-    read = 0
+    """Only states are kept: a window's activations are computed again for its gradients."""
 
     def encode_twice(ids: Tensor, aligned: dict[str, Tensor]) -> Tensor:
-        nonlocal read
-        read += ids.numel()
-        if read <= _KEPT_TOKENS:
-            return encode(ids, aligned)
         return checkpoint(encode, ids, aligned, use_reentrant=False)
 
     return encode_twice

@@ -23,6 +23,11 @@ EVERYTHING = 1 << 62
 """A top_k that no text reaches."""
 
 
+def memorizing_layer(layers: int) -> int:
+    """The one layer of so many that retrieves in Memorizing Transformers, if none was named."""
+    return layers * 2 // 3
+
+
 @dataclass(frozen=True)
 class Policy:
     """What one layer may see: `top_k` tokens a head by retrieval, or the first window only.

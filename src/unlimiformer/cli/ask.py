@@ -21,7 +21,6 @@ from .options import (
     Selection,
     TopK,
     Window,
-    asking_of,
     open_wrapped,
 )
 
@@ -66,9 +65,9 @@ def command(
     source, wrapped = open_wrapped(file, model, given, device)
     generation = {"max_new_tokens": max_new_tokens, "do_sample": False, "num_beams": 1}
     generation["provenance"] = passages > 0 and getattr(wrapped.engine, "selection", None) != "top-k"
-    from ..asking import Conversation
+    from ..asking import Asking, Conversation
 
-    talk, told = Conversation(wrapped, source, asking_of(model)), []
+    talk, told = Conversation(wrapped, source, Asking.for_model(model)), []
     for question in questions:
         with progress_bar("Reading") as progress:
             reply = talk.ask(question, progress, **generation)

@@ -9,7 +9,7 @@ import typer
 
 from ..errors import UnlimiformerError
 from .console import integers, messages, progress_bar, quiet_libraries, write_json
-from .options import PositionsOption, Selection, TopK, asking_of, fetch, load_wrapped, settings
+from .options import PositionsOption, Selection, TopK, fetch, load_wrapped, settings
 
 app = typer.Typer(help="Measure speed and memory.", no_args_is_help=True)
 
@@ -137,6 +137,7 @@ def needle(
     wrapped = load_wrapped(model, config, None)
     from rich.table import Table
 
+    from ..asking import Asking
     from ..benchmarks import needle as benchmark
     from ..engines import DecoderOnlyEngine
 
@@ -154,7 +155,7 @@ def needle(
         if speed:
             status.update("Measuring time and RAM")
             figures = benchmark.speed(wrapped, words, max(chosen))
-        settled = (wrapped, words, chosen, depths, wordings, plain, asking_of(model))
+        settled = (wrapped, words, chosen, depths, wordings, plain, Asking.for_model(model))
         for row in benchmark.run(*settled, say=lambda line: status.update(line)):
             rows.append(row)
             if json_file is not None:  # after every answer, so that an interruption loses nothing

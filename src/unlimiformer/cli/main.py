@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..errors import UnlimiformerError
-from . import ask, bench, catalogue, demo, families, generate, index, plan, train
+from . import ask, bench, catalogue, demo, evaluate, families, figures, generate, index, plan, train
 
 app = typer.Typer(
     help="Unlimited-length input for pretrained transformers.",
@@ -21,10 +21,14 @@ app.command("ask")(ask.command)
 app.command("index")(index.command)
 app.command("plan")(plan.command)
 app.command("train")(train.command)
+app.command("evaluate")(evaluate.evaluate)
+app.command("compare")(evaluate.compare)
+app.command("tasks")(evaluate.tasks)
 app.command("demo")(demo.command)
 app.command("families")(families.command)
 app.add_typer(catalogue.models, name="models")
 app.add_typer(catalogue.texts, name="texts")
+app.add_typer(figures.app, name="figures")
 app.add_typer(bench.app, name="bench")
 
 

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..config import DTypeName, UnlimiformerConfig
-from ..errors import UnlimiformerError
 from .console import input_pieces, messages, progress_bar, quiet_libraries
 
 if TYPE_CHECKING:
-    from ..asking import Asking
     from ..memory import Memory
     from ..model import Unlimiformer
     from ..sources import Text
@@ -84,16 +82,6 @@ def open_wrapped(
     return source, load_wrapped(model, settings(kept, **given), device)
 
 
-def asking_of(model: str) -> Asking:
-    """How a model wants its questions: as the catalogue says, as it was trained, or plainly."""
-    from ..asking import Asking
-    from ..catalogue import find_model
-    from ..catalogue.entries import MODELS
-
-    said = MODELS[model].question if model in MODELS else "{question}"
-    return Asking.of(find_model(model) or model) or Asking(form=said)
-
-
 def fetch(model: str, *texts: str) -> list[str]:
     """Gets a model and texts out of the catalogue, if it has them; the texts' words."""
     from .. import catalogue
@@ -112,24 +100,13 @@ def load_wrapped(
     """Loads a model and wraps it; an encoder's states are kept in `encoder_dtype` if the settings leave it open."""
     with messages.status(f"Loading {name}"):
         quiet_libraries()
-        from ..loading import load
+        from ..loading import load, usable_device
         from ..model import Unlimiformer
 
-        wanted = None if device is None else _device(device)
+        wanted = None if device is None else usable_device(device)
         model, tokenizer = load(name, device=device)
         if config.dtype is None and model.config.is_encoder_decoder:
             config = replace(config, dtype=encoder_dtype)
         if wanted is not None:
             model.to(wanted)
         return Unlimiformer(model, tokenizer, config)
-
-
-def _device(name: str) -> Any:
-    import torch
-
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-        return device
-    except (RuntimeError, AssertionError) as error:
-        raise UnlimiformerError(f"device is {name!r} and cannot be used ({error}); try cpu") from None

@@ -318,17 +318,28 @@ class DecoderOnlyEngine:
             if (wanted := generation.pop(name, None)) is not None:
                 generation[name.replace("length", "new_tokens")] = max(1, wanted - ids.shape[1])
         visible = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
+        new = self._answer(self._parted([row[keep] for row, keep in zip(ids, visible, strict=True)]), generation)
+        return torch.cat((ids.repeat_interleave(new.shape[0] // ids.shape[0], dim=0), new), dim=1)
+
+    @torch.no_grad()
+    def shortened(self, ids: Tensor) -> Tensor:
+        """What the model reads of a long prompt (S,): its head, what its tail wants of the middle, and its tail."""
+        if self.selection != "reread":
+            raise UnlimiformerError(f"selection is {self.selection!r}; a prompt is shortened by 'reread' alone")
+        return self._laid_out(self._parted([ids])[0])
+
+    def _parted(self, prompts: Sequence[Tensor]) -> list[Asked]:
+        """Long prompts, whose middle is the document."""
         device, sources, tails = self.decoder.device, [], []
-        for row, keep in zip(ids, visible, strict=True):
-            tokens = row[keep].cpu()
+        for prompt in prompts:
+            tokens = prompt.cpu()
             length = tokens.shape[0]
             head, end = min(_HEAD, length // 4, self.window // 4), length - min(_TAIL, length // 4)
             sources.append(Source(tokens[head:end].to(device), tokens[:head].to(device), {}))
             question = max(end, length - _QUESTION)
             tails.append(Tail(tokens[end:], tokens[question:], tokens[end:question]))
         memories = self.reader.read_sources(sources, self.encode)
-        new = self._answer([Asked(m, tail) for m, tail in zip(memories, tails, strict=True)], generation)
-        return torch.cat((ids.repeat_interleave(new.shape[0] // ids.shape[0], dim=0), new), dim=1)
+        return [Asked(memory, tail) for memory, tail in zip(memories, tails, strict=True)]
 
     def _check(self, model: Any) -> None:
         config, name = self.config, type(model).__name__

@@ -1,1 +1,17 @@
-"""How good answers are."""
+"""How good answers are: metrics, runs that can be stopped and go on, comparisons."""
+
+from .comparing import Comparison, compare
+from .methods import METHODS
+from .metrics import METRICS, Metric
+from .run import EvaluationSettings, Result, evaluate
+
+__all__ = [
+    "METHODS",
+    "METRICS",
+    "Comparison",
+    "EvaluationSettings",
+    "Metric",
+    "Result",
+    "compare",
+    "evaluate",
+]

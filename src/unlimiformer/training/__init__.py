@@ -1,7 +1,7 @@
 """Training: every method of the paper, and its baselines."""
 
+from ..tasks import Example, examples
 from .causal import CausalTrainer
-from .data import Example, examples
 from .features import Features, Limits
 from .run import train
 from .settings import TrainingSettings, read_recipe, recipes

@@ -13,7 +13,7 @@ from ..asking import Asking
 from ..engines import DecoderOnlyEngine
 from ..errors import UnlimiformerError
 from ..model import Unlimiformer
-from .data import Example
+from ..tasks import Example
 from .features import IGNORED, Limits, padded
 
 

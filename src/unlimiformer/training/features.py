@@ -12,8 +12,8 @@ from torch.utils.data import Dataset, Sampler
 
 from ..asking import Asking
 from ..errors import UnlimiformerError
+from ..tasks import Example
 from ..tokenizing import opening_ids, surrounding_ids
-from .data import Example
 
 IGNORED = -100
 """A label that is no target, as transformers has it."""

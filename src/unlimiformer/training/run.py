@@ -21,14 +21,14 @@ from ..asking import Asking
 from ..config import UnlimiformerConfig
 from ..engines import DecoderOnlyEngine
 from ..errors import UnlimiformerError
-from ..evaluation.rouge import rouge, scorer
+from ..evaluation.metrics.rouge import rouge, scorer
 from ..loading import load
 from ..model import Unlimiformer
 from ..paths import write_whole
+from ..tasks import examples
 from ..usage import FILE as USAGE
 from ..usage import usage_text
 from .causal import CausalTrainer
-from .data import examples
 from .features import Features, Limits, whole
 from .settings import SETTINGS, TrainingSettings
 from .strategies import STRATEGIES, Memorizing, Strategy

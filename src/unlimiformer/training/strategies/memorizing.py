@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ...errors import UnlimiformerError
-from ...retrieval import Policy
+from ...retrieval import Policy, memorizing_layer
 from ...usage import GATE, keep_gate, kept_gate
 from .base import Strategy
 
@@ -29,9 +29,9 @@ class Memorizing(Strategy):
         self._module: Any = None
 
     def prepare(self, model: Any, cross_attentions: list[Any]) -> None:
-        """Finds the layer (the last but two thirds of the way up, if none was named), and gives it a gate."""
+        """Finds the layer (two thirds of the way up, if none was named), and gives it a gate."""
         layers = len(cross_attentions)
-        self._layer = layers * 2 // 3 if self._layer is None else self._layer
+        self._layer = memorizing_layer(layers) if self._layer is None else self._layer
         if not 0 <= self._layer < layers:
             raise UnlimiformerError(f"the memorizing layer is {self._layer}; the decoder has {layers}, counted from 0")
         if not self._gated:

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 import random
+import re
 
 import pytest
-import torch
 
-from unlimiformer.asking import Asking
 from unlimiformer.benchmarks.needle import WORDINGS
 from unlimiformer.errors import UnlimiformerError
-from unlimiformer.training import Example, Features, Limits, TrainingSettings, data, examples, facts, recipes
-from unlimiformer.training.condensing import condensed
-from unlimiformer.training.data import Size
-from unlimiformer.training.facts import WORDS, examples_in
-from unlimiformer.training.facts import facts as some_facts
-from unlimiformer.training.features import IGNORED, Collator, Together
-from unlimiformer.training.settings import read_recipe
-from unlimiformer.training.strategies import STRATEGIES
+from unlimiformer.tasks import Example, Task, examples, facts, task, tasks
+from unlimiformer.tasks.condensing import condensed
+from unlimiformer.tasks.definition import Size
+from unlimiformer.tasks.facts import WORDS, examples_in
+from unlimiformer.tasks.facts import facts as some_facts
 
 
 def test_both_shapes_of_lines(tmp_path):
@@ -52,7 +48,7 @@ def test_a_bad_line_is_named_by_its_number(tmp_path, line, message):
 
 
 def test_no_file_and_no_known_name(tmp_path):
-    with pytest.raises(UnlimiformerError, match="expected a JSONL file, condensed:FILE, or one of: govreport"):
+    with pytest.raises(UnlimiformerError, match="expected a JSONL file, condensed:FILE, or one of: booksum"):
         examples("nowhere.jsonl")
     (tmp_path / "empty.jsonl").write_text("\n")
     with pytest.raises(UnlimiformerError, match="has no examples"):
@@ -61,12 +57,12 @@ def test_no_file_and_no_known_name(tmp_path):
 
 def test_rows_of_a_hub(monkeypatch):
     rows = {
-        "govreport": [{"input": "a report\n\nof two parts", "output": "short"}],
+        "govreport": [{"input": "a report\n\nof two parts", "output": "short", "id": 7}],
         "qasper": [{"input": "Why?\n\nA paper\n\nof two parts", "output": "because"}],
         "booksum": [{"book": "a book", "summary": "short"}],
     }
-    monkeypatch.setattr(data, "_hub_rows", lambda name, split: rows[name])
-    assert examples("govreport") == [Example("a report\n\nof two parts", "short")]
+    monkeypatch.setattr(Task, "_hub_rows", lambda self, split: rows[self.name])
+    assert examples("govreport") == [Example("a report\n\nof two parts", "short", None, "7")]
     assert examples("qasper") == [Example("A paper\n\nof two parts", "because", "Why?")]
     assert examples("booksum") == [Example("a book", "short")]
 
@@ -75,68 +71,6 @@ def test_a_hub_that_cannot_be_reached_is_named():
     pytest.importorskip("datasets")
     with pytest.raises(UnlimiformerError, match="qmsum could not be loaded from 'tau/scrolls'"):
         examples("qmsum")
-
-
-def _features(tokenizer, example, place, inputs, limits=None, window=16):
-    limits = limits or Limits(None, None)
-    return Features([example], tokenizer, Asking(place, "{question}"), limits, window, inputs)
-
-
-def test_chunks_cover_the_document_once_and_fit_the_window(tokenizer):
-    words = [f"w{i}" for i in range(40)]
-    example = Example(" ".join(words), "w1", "w2 w3")
-    made = _features(tokenizer, example, "window", STRATEGIES["chunked"](8).inputs)
-    inputs = [made[i] for i in range(len(made))]
-    assert all(len(each["prefix_ids"]) + len(each["input_ids"]) <= 16 for each in inputs)
-    seen = [token for each in inputs for token in each["input_ids"].tolist() if token not in (1, 2)]
-    assert seen == tokenizer(" ".join(words), add_special_tokens=False)["input_ids"]
-    assert all(int(each["input_ids"][-1]) == tokenizer.eos_token_id for each in inputs)
-
-
-def test_the_collator_gives_the_plain_model_what_it_expects(tokenizer):
-    """Within the window the question is part of the input; the decoder's text is the labels, moved by one."""
-    made = _features(tokenizer, Example("w5 w6", "w7 w8", "w9"), "window", STRATEGIES["standard"](8).inputs)
-    batch = Collator(0, 2, 16)([made[0]])
-    assert tokenizer.decode(batch["input_ids"][0]) == "<s> w9 w5 w6 </s>"
-    assert "prefix_ids" not in batch
-    assert torch.equal(batch["labels"][0, :-1], batch["decoder_input_ids"][0, 1:])
-
-
-def test_a_question_in_the_decoder_is_given_and_not_learned(tokenizer):
-    made = _features(tokenizer, Example("w5 w6", "w7", "w9 w10"), "decoder", STRATEGIES["standard"](8).inputs)
-    batch = Collator(0, 2, 16)([made[0]])
-    asked = tokenizer("w9 w10", add_special_tokens=False)["input_ids"]
-    assert batch["decoder_input_ids"][0, :3].tolist() == [2, *asked]
-    assert batch["labels"][0, :2].tolist() == [IGNORED] * 2 and batch["labels"][0, 2] != IGNORED
-
-
-def test_a_long_answer_keeps_its_end(tokenizer):
-    made = _features(
-        tokenizer, Example("w5", " ".join(["w1"] * 9)), "window", STRATEGIES["standard"](8).inputs, Limits(None, 4)
-    )
-    assert len(made[0]["answer_ids"]) == 4 and int(made[0]["answer_ids"][-1]) == tokenizer.eos_token_id
-
-
-def test_every_recipe_is_complete():
-    found = recipes()
-    assert {name.split("/")[0] for name in found} >= {"govreport-bart-base", "booksum-primera", "qmsum-bart-base"}
-    for name, told in found.items():
-        assert TrainingSettings.of(told, name).method in STRATEGIES
-    assert read_recipe("booksum-bart-base/alternating")["method"] == "alternating"
-    with pytest.raises(UnlimiformerError, match="no recipe 'magic'"):
-        read_recipe("magic")
-
-
-def test_a_recipe_of_ones_own(tmp_path):
-    path = tmp_path / "mine.yaml"
-    path.write_text("model: m\ndata: d.jsonl\nmethod: sled\n")
-    assert read_recipe(str(path)) == {"model": "m", "data": "d.jsonl", "method": "sled"}
-    path.write_text("model: m\ncolour: red\n")
-    with pytest.raises(UnlimiformerError, match="has colour; expected only: model"):
-        TrainingSettings.of(read_recipe(str(path)), "mine")
-    path.write_text("- a\n")
-    with pytest.raises(UnlimiformerError, match="has no names and values"):
-        read_recipe(str(path))
 
 
 def test_facts_are_in_their_text_among_rivals():
@@ -176,32 +110,6 @@ def test_condensed_documents_have_what_their_answers_are_about():
     assert places == sorted(places)
 
 
-def test_questions_of_one_document_stand_together(tokenizer):
-    """In every epoch, in an order by chance; all come, once; and their batch reads the document once."""
-    asked = [Example(f"w{d} w1 w2 w3", "w4", f"w{q}") for q in range(3) for d in range(5)]
-    features = Features(asked, tokenizer, Asking("decoder"), Limits(None, None), 16)
-    order = Together(features, 3, seed=1)
-    epochs = []
-    for epoch in (0, 1, 1):
-        order.set_epoch(epoch)
-        epochs.append(list(order))
-        documents = [asked[place].document for place in epochs[-1]]
-        assert sorted(epochs[-1]) == list(range(15)) and len(order) == 15
-        assert all(len(set(documents[i : i + 3])) == 1 for i in range(0, 15, 3))
-    assert epochs[0] != epochs[1] == epochs[2]
-    uneven = [Example(f"w{d} w1", "w4", f"w{q}") for d, count in enumerate((3, 5, 2, 8, 1, 3, 2)) for q in range(count)]
-    packed = Features(uneven, tokenizer, Asking("decoder"), Limits(None, None), 16)
-    places = list(Together(packed, 4, seed=0))
-    assert sorted(places) == list(range(24))
-    batches = [{uneven[place].document for place in places[i : i + 4]} for i in range(0, 24, 4)]
-    assert sum(len(documents) for documents in batches) <= 11, "in any order by chance they are in 20 or so"
-    batch = Collator(0, 0, 16)([features[place] for place in epochs[0][:3]])
-    assert "prefix_ids" in batch, "such a batch is read into one memory"
-    assert "prefix_ids" not in Collator(0, 0, 16)([features[0], features[1]])
-    alone = Features(asked, tokenizer, Asking("window"), Limits(None, None), 16)
-    assert alone.sharing == [[place] for place in range(15)], "before windows each question is an input of its own"
-
-
 def test_several_sources_and_written_facts(tmp_path, monkeypatch):
     path = tmp_path / "d.jsonl"
     path.write_text(json.dumps({"document": "one", "answer": "a"}) + "\n")
@@ -231,3 +139,61 @@ def test_what_is_reported_was_not_learned():
         for forms in kinds.values():
             for sentence, _ in forms:
                 assert not any(f" {word} " in f" {sentence.lower()} " for word in map(str.lower, learned)), sentence
+
+
+def test_several_right_answers_are_one_question(tmp_path):
+    path = tmp_path / "d.jsonl"
+    path.write_text(json.dumps({"document": "one", "questions": [{"question": "q", "answer": ["a", "b"]}]}) + "\n")
+    made = examples(str(path))
+    assert [example.answer for example in made] == ["a", "b"]
+    assert len({example.id for example in made}) == 1 and made[0].id is not None
+
+
+def test_malformed_lines_are_reported_and_left_out(tmp_path):
+    path = tmp_path / "d.jsonl"
+    good = json.dumps({"document": "one", "answer": "a"})
+    hub = json.dumps({"input": "Why?\n\nA meeting", "output": "so", "id": "x"})
+    path.write_bytes(b"\n".join([good.encode(), b"{", hub.encode(), b'{"input": "x"}', b'"\xff"', good.encode()]))
+    heard = []
+    made = task("qmsum").load(path, report=heard.append)
+    assert made == [Example("one", "a"), Example("A meeting", "so", "Why?", "x"), Example("one", "a")]
+    assert [re.search(r"line (\d)", line)[1] for line in heard] == ["2", "4", "5"]
+    with pytest.raises(UnlimiformerError, match="line 2: no JSON"):
+        task("qmsum").load(path)
+
+
+def test_every_task_says_what_it_needs():
+    from unlimiformer.evaluation.metrics import METRICS
+
+    paper = {"govreport", "summscreen", "booksum", "qasper", "contractnli", "qmsum", "narrativeqa", "wikisum"}
+    assert paper | {"jsonl"} < set(tasks())
+    for each in tasks().values():
+        assert each.version >= 1 and each.about and each.new_tokens > 0
+        assert set(each.metrics) <= set(METRICS)
+
+
+def test_wikisum_is_ordered_by_tf_idf():
+    paragraphs = ["nothing here", "the lamp of Riga", "Riga and Riga again", "the the the"]
+    row = {"title": "Lamp of Riga", "paragraphs": paragraphs, "summary": "s"}
+    made = task("wikisum").example(row)
+    # by hand: log(4/1) for "lamp" and "of", log(4/2) for "riga": 2.77 + 0.69, 2 x 0.69, and nothing for the others
+    assert made.document.split("\n") == ["the lamp of Riga", "Riga and Riga again", "nothing here", "the the the"]
+    with pytest.raises(UnlimiformerError, match="list of paragraphs"):
+        task("wikisum").example({**row, "paragraphs": "one"})
+
+
+def test_a_task_of_ones_own(tmp_path):
+    path = tmp_path / "letters.yaml"
+    path.write_text("version: 3\nabout: letters\nmetrics: [f1]\nnew_tokens: 9\nfields: {document: body, answer: gist}")
+    mine = task(str(path))
+    assert (mine.name, mine.version, mine.metrics) == ("letters", 3, ("f1",))
+    assert mine.example({"body": "b", "gist": "g"}) == Example("b", "g")
+    with pytest.raises(UnlimiformerError, match="expected one of: gist"):
+        mine.example({"body": "b"})
+    path.write_text("version: 1\nmetricks: []\n")
+    with pytest.raises(UnlimiformerError, match="has metricks; expected: about"):
+        task(str(path))
+    with pytest.raises(UnlimiformerError, match="no task 'letters'"):
+        task("letters")
+    with pytest.raises(UnlimiformerError, match="give a JSONL file: --data"):
+        task("jsonl").load()

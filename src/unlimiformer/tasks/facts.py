@@ -17,12 +17,13 @@ import yaml
 
 from ..catalogue import get_text
 from ..catalogue.entries import TEXTS
-from .data import Example, Size
+from .definition import Size
+from .lines import Example
 
 _TOLD = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 WORDS: dict[str, list[str]] = _TOLD["words"]
 FORMS: list[dict[str, Any]] = _TOLD["forms"]
-_NOT_READ = tuple(f"shakespeare/{play}" for play in ("hamlet", "macbeth", "othello", "lear"))
+_HELD_BACK = tuple(f"shakespeare/{play}" for play in ("hamlet", "macbeth", "othello", "lear"))
 _REAL = 0.5  # the share of names that exist; the others are made up of syllables
 _OTHER_FORM, _KNOWN_SUBJECT = 0.3, 0.5  # shares of rivals with another wording, and about something named before
 _SAME_TITLE = 0.7  # of wordings in which all people have one title
@@ -100,8 +101,8 @@ def facts(rng: random.Random, rivals: int) -> list[Fact]:
 
 
 def written(count: int, size: Size, seed: int) -> list[Example]:
-    """Examples in all texts of the catalogue but those of `bench needle`."""
-    names = [name for name in TEXTS if name not in _NOT_READ]
+    """Examples in all texts of the catalogue but those of `bench needle`; in these alone if they are held back."""
+    names = [name for name in TEXTS if (name in _HELD_BACK) == size.held_back]
     return examples_in([get_text(name).read_text() for name in names], count, size, seed)
 
 
@@ -112,7 +113,7 @@ def examples_in(texts: Sequence[str], count: int, size: Size, seed: int) -> list
     made: list[Example] = []
     while len(made) < count:
         page, wanted = rng.choice(lines), rng.randint(*size.words)
-        start = rng.randrange(max(1, len(page) - wanted // 4))
+        start = rng.randrange(max(1, len(page) - wanted // 4))  # a line has some four words
         passage: list[str] = []
         while sum(len(line.split()) for line in passage) < wanted and start + len(passage) < len(page):
             passage.append(page[start + len(passage)])

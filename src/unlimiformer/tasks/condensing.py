@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from .data import Example
+from .lines import Example
 
 _QUESTIONS = 4  # that are kept of a document
 _PASSAGE, _PASSAGES = 80, 2  # words of a passage, about; and passages for each answer

@@ -1,0 +1,347 @@
+"""One evaluation: answers are written as they come, and a run that was stopped goes on with the same numbers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import platform
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..asking import PLACES, Asking
+from ..config import UnlimiformerConfig
+from ..encoding import Progress
+from ..errors import UnlimiformerError
+from ..loading import load, usable_device
+from ..machine import peak_memory
+from ..paths import write_whole
+from ..tasks import Example, Task, task
+from .bootstrap import Columns, Interval, intervals, means
+from .methods import METHODS, Answering, Item
+from .metrics import METRICS, BertScore, EntityRecall, Metric
+
+SETTINGS, PREDICTIONS, RESULT = "settings.json", "predictions.jsonl", "result.json"
+_PACKAGES = ("unlimiformer", "torch", "transformers", "rouge-score", "bert-score", "spacy")
+_ONLY_SPEED = ("device",)  # settings that a run may go on with changed
+
+
+@dataclass(frozen=True)
+class EvaluationSettings:
+    """One evaluation. `config` has the wrapper's settings; limits are in tokens. What is None is as the task or the
+    model has it: `metrics`, `new_tokens`; `place` and `form`, where and how questions are asked.
+
+    `input_limit`: no method sees more of a document. `batch_size`: items that are answered in one call.
+    `temperature`: 0 takes the likeliest token; with more, each of `seeds` gives answers of its own.
+    """
+
+    model: str
+    task: str = "jsonl"
+    method: str = "unlimiformer"
+    data: str | None = None
+    split: str = "validation"
+    examples: int | None = None
+    input_limit: int | None = None
+    config: dict[str, Any] = field(default_factory=dict)
+    layer: int | None = None
+    place: str | None = None
+    form: str | None = None
+    new_tokens: int | None = None
+    beams: int = 1
+    no_repeat_ngram: int = 0
+    temperature: float = 0.0
+    seeds: tuple[int, ...] = (0,)
+    batch_size: int = 1
+    metrics: tuple[str, ...] | None = None
+    entity_model: str | None = None
+    bertscore_model: str | None = None
+    bertscore_layer: int | None = None
+    strict: bool = False
+    device: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, known in (("method", METHODS), ("place", PLACES)):
+            value = getattr(self, name)
+            if value not in known and not (value is None and name == "place"):
+                raise UnlimiformerError(f"{name} is {value!r}; expected one of: {', '.join(known)}")
+        if unknown := sorted(set(self.metrics or ()) - set(METRICS)):
+            raise UnlimiformerError(f"no metric {', '.join(unknown)}; expected some of: {', '.join(METRICS)}")
+        for name in ("examples", "input_limit", "new_tokens", "beams", "batch_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UnlimiformerError(f"{name} is {value}; expected at least 1")
+        if self.temperature < 0 or self.no_repeat_ngram < 0:
+            raise UnlimiformerError("temperature and no_repeat_ngram must be at least 0")
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise UnlimiformerError(f"seeds are {list(self.seeds)}; expected one or more different numbers")
+        if len(self.seeds) > 1 and self.temperature == 0:
+            raise UnlimiformerError(
+                f"seeds are {list(self.seeds)} with temperature 0, where all give the same answers: give one, or a "
+                "temperature"
+            )
+        UnlimiformerConfig(**self.config)
+
+    def generation(self, new_tokens: int) -> dict[str, Any]:
+        """For the model's `generate`."""
+        told: dict[str, Any] = {"max_new_tokens": self.new_tokens or new_tokens, "num_beams": self.beams}
+        told |= {"do_sample": self.temperature > 0, "no_repeat_ngram_size": self.no_repeat_ngram}
+        return told | ({"temperature": self.temperature} if self.temperature else {})
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run found: means with their bounds, the scores (n,) of every item, and all that decided them."""
+
+    task: str
+    task_version: int
+    metrics: dict[str, Interval]
+    scores: dict[str, list[float]]
+    keys: list[str]
+    settings: dict[str, Any]
+    by_seed: dict[str, dict[str, float]]
+    left_out: list[str]
+    seconds: float
+    peak_bytes: int
+    versions: dict[str, str]
+
+    @classmethod
+    def read(cls, path: str | Path) -> Result:
+        """From its file, or from the folder of its run."""
+        file = Path(path) / RESULT if Path(path).is_dir() else Path(path)
+        try:
+            told = json.loads(file.read_text(encoding="utf-8"))
+            told["metrics"] = {name: Interval(**each) for name, each in told["metrics"].items()}
+            told["scores"] = {
+                name: [math.nan if score is None else score for score in scores]
+                for name, scores in told["scores"].items()
+            }
+            return cls(**told)
+        except OSError as error:
+            raise UnlimiformerError(
+                f"cannot read {file}: {error.strerror}; expected what `unlimiformer evaluate` wrote"
+            ) from None
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise UnlimiformerError(f"{file} is no result; expected what `unlimiformer evaluate` wrote") from None
+
+    def to_json(self) -> str:
+        """All of it."""
+        told = asdict(self)
+        told["scores"] = {
+            name: [None if math.isnan(score) else score for score in scores] for name, scores in self.scores.items()
+        }
+        return json.dumps(told, indent=1) + "\n"
+
+
+def evaluate(
+    settings: EvaluationSettings,
+    folder: str | Path,
+    say: Callable[[str], None] = lambda line: None,
+    progress: Progress = lambda done, of: None,
+) -> Result:
+    """Answers what is not answered yet, and measures. The same settings go on in a folder; others are refused there."""
+    folder = Path(folder)
+    chosen = task(settings.task)
+    measures = _measures(settings, chosen)
+    left_out: list[str] = []
+
+    def report(line: str) -> None:
+        left_out.append(line)
+        say(f"left out: {line}")
+
+    found = chosen.load(settings.data, settings.split, settings.examples, None if settings.strict else report)
+    items = _items(found)
+    if not items:
+        raise UnlimiformerError(f"{settings.data or settings.task} has no examples; expected at least one")
+    _prepare(folder, settings, items)
+    told = _predictions(folder)
+    wanted = {(item.key, seed) for item in items for seed in settings.seeds}
+    if wanted - set(told):
+        say(f"{len(wanted & set(told)):,} of {len(wanted):,} answers are there")
+        _answer(settings, chosen, items, folder, told, progress)
+    result = _measure(settings, chosen, measures, items, told, left_out)
+    write_whole(folder / RESULT, result.to_json())
+    return result
+
+
+def _measures(settings: EvaluationSettings, chosen: Task) -> list[Metric]:
+    """Made before any work: what is missing is said at once."""
+    special: dict[str, Callable[[], Metric]] = {
+        "entities": lambda: EntityRecall(settings.entity_model),
+        "bertscore": lambda: BertScore(settings.bertscore_model, settings.bertscore_layer),
+    }
+    return [special.get(name, METRICS[name])() for name in settings.metrics or chosen.metrics]
+
+
+def _items(found: Sequence[Example]) -> list[Item]:
+    """Longest first, so that what does not fit is known at once; examples of one id are one item."""
+    references: dict[tuple, list[str]] = {}
+    for number, example in enumerate(found):
+        same = number if example.id is None else example.id
+        references.setdefault((same, example.document, example.question), []).append(example.answer)
+    items: dict[str, Item] = {}
+    for (_, document, question), answers in references.items():
+        digest = hashlib.sha256(json.dumps([document, question, answers]).encode()).hexdigest()[:16]
+        items.setdefault(digest, Item(digest, document, question, tuple(answers)))
+    places = {document: place for place, document in enumerate(dict.fromkeys(i.document for i in items.values()))}
+    return sorted(items.values(), key=lambda item: (-len(item.document), places[item.document]))
+
+
+def _prepare(folder: Path, settings: EvaluationSettings, items: Sequence[Item]) -> None:
+    """A new folder, or one in which the same was begun."""
+    digest = hashlib.sha256("".join(item.key for item in items).encode()).hexdigest()[:16]
+    told = json.loads(json.dumps({**asdict(settings), "items": digest}))
+    path = folder / SETTINGS
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            kept = _kept(path)
+            other = [name for name, value in told.items() if kept.get(name) != value and name not in _ONLY_SPEED]
+            if other:
+                values = ", ".join(f"{name} {kept.get(name)!r}" for name in other)
+                raise UnlimiformerError(f"{folder} has a run with {values}; give these, or another folder")
+        elif any(folder.iterdir()):
+            raise UnlimiformerError(f"{folder} has other files and no run; expected a new or an empty folder")
+        write_whole(path, json.dumps(told, indent=1) + "\n")
+    except OSError as error:
+        raise UnlimiformerError(f"cannot write to {folder}: {error.strerror}") from None
+
+
+def _kept(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError):
+        raise UnlimiformerError(f"{path} cannot be read; expected a new folder, or one with a run") from None
+
+
+def _predictions(folder: Path) -> dict[tuple[str, int], dict[str, Any]]:
+    """What was answered, by key and seed; a last line that was cut off is forgotten, also in the file."""
+    path = folder / PREDICTIONS
+    if not path.exists():
+        return {}
+    told, whole = {}, 0
+    for line in path.read_bytes().splitlines(keepends=True):
+        try:
+            row = json.loads(line)
+            told[row["key"], row["seed"]] = row
+        except (ValueError, KeyError, TypeError):
+            break
+        if not line.endswith(b"\n"):
+            break
+        whole += len(line)
+    with path.open("r+b") as file:
+        file.truncate(whole)
+    return told
+
+
+def _answer(
+    settings: EvaluationSettings,
+    chosen: Task,
+    items: Sequence[Item],
+    folder: Path,
+    told: dict[tuple[str, int], dict[str, Any]],
+    progress: Progress,
+) -> None:
+    """Answers batch by batch; batches are those of a run that was never stopped."""
+    device = None if settings.device is None else usable_device(settings.device)
+    model, tokenizer = load(settings.model, device=settings.device)
+    if device is not None:
+        model.to(device)
+    asking = _asking(settings)
+    config = UnlimiformerConfig(**settings.config)
+    generation = settings.generation(chosen.new_tokens)
+    answering = Answering(model, tokenizer, config, asking, generation, settings.method, settings.layer)
+    size = settings.batch_size if answering.together else 1
+    batches = [(seed, batch) for seed in settings.seeds for batch in _batches(items, size)]
+    done = 0
+    progress(0, len(items) * len(settings.seeds))
+    with answering.wrapped, (folder / PREDICTIONS).open("a", encoding="utf-8") as file:
+        for number, (seed, batch) in enumerate(batches):
+            if any((item.key, seed) not in told for item in batch):
+                torch.manual_seed(1_000_003 * seed + number)
+                started = time.perf_counter()
+                cut = [_cut(item, tokenizer, settings.input_limit) for item in batch]
+                answers = answering.answers(cut)
+                seconds = (time.perf_counter() - started) / len(batch)
+                for item, answer in zip(batch, answers, strict=True):
+                    row = {"key": item.key, "seed": seed, "question": item.question, "answer": answer}
+                    row |= {"references": item.references, "seconds": seconds}
+                    if (item.key, seed) not in told:
+                        file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                        told[item.key, seed] = row
+                file.flush()
+            done += len(batch)
+            progress(done, len(items) * len(settings.seeds))
+
+
+def _asking(settings: EvaluationSettings) -> Asking:
+    asking = Asking.for_model(settings.model)
+    changes = {name: value for name, value in (("place", settings.place), ("form", settings.form)) if value is not None}
+    return Asking(**{**{each.name: getattr(asking, each.name) for each in fields(asking)}, **changes})
+
+
+def _batches(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
+
+
+def _cut(item: Item, tokenizer: Any, limit: int | None) -> Item:
+    """With no more of the document than the limit allows."""
+    if limit is None:
+        return item
+    return Item(item.key, first_tokens(item.document, tokenizer, limit), item.question, item.references)
+
+
+def first_tokens(text: str, tokenizer: Any, limit: int) -> str:
+    """The beginning of a text that has so many tokens."""
+    if not tokenizer.is_fast:
+        ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"][:limit]
+        return tokenizer.decode(ids)
+    places = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)["offset_mapping"]
+    return text if len(places) <= limit else text[: places[limit - 1][1]]
+
+
+def _measure(
+    settings: EvaluationSettings,
+    chosen: Task,
+    measures: Sequence[Metric],
+    items: Sequence[Item],
+    told: dict[tuple[str, int], dict[str, Any]],
+    left_out: list[str],
+) -> Result:
+    references = [item.references for item in items]
+    by_seed: dict[int, Columns] = {}
+    for seed in settings.seeds:
+        answers = [told[item.key, seed]["answer"] for item in items]
+        parts = [measure.scores(answers, references) for measure in measures]
+        by_seed[seed] = {name: np.array(scores) for part in parts for name, scores in part.items()}
+    first = by_seed[settings.seeds[0]]
+    columns = {name: np.mean([each[name] for each in by_seed.values()], axis=0) for name in first}
+    seeds = {str(seed): {n: float(v) for n, v in means(each).items()} for seed, each in by_seed.items()}
+    return Result(
+        task=chosen.name,
+        task_version=chosen.version,
+        metrics=intervals(columns),
+        scores={name: [float(score) for score in scores] for name, scores in columns.items()},
+        keys=[item.key for item in items],
+        settings=json.loads(json.dumps(asdict(settings))),
+        by_seed=seeds,
+        left_out=left_out,
+        seconds=sum(told[item.key, seed]["seconds"] for item in items for seed in settings.seeds),
+        peak_bytes=peak_memory(),
+        versions={"python": platform.python_version(), **dict(_versions())},
+    )
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    for name in _PACKAGES:
+        try:
+            yield name, metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue

@@ -1,0 +1,62 @@
+"""Time per example against the length of its input (the paper's figure 4)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from ..asking import Asking, Conversation
+from ..engines import EncoderDecoderEngine
+from ..evaluation.run import first_tokens
+from ..model import Unlimiformer
+from .files import Row, write
+
+
+def run(
+    wrapped: Unlimiformer,
+    asking: Asking,
+    text: str,
+    lengths: Sequence[int],
+    new_tokens: int,
+    repeats: int,
+    folder: Path,
+    say: Callable[[str], None],
+) -> tuple[list[Row], list[Path]]:
+    """Reading and answering with so many new tokens: the plain model, ours, and SLED; the best of the repeats."""
+    generation = {"max_new_tokens": new_tokens, "min_new_tokens": new_tokens, "do_sample": False, "num_beams": 1}
+    methods = ["truncate", "unlimiformer"]
+    if isinstance(wrapped.engine, EncoderDecoderEngine):
+        methods.append("sled")
+    rows: list[Row] = []
+    for length in lengths:
+        document = first_tokens(text, wrapped.tokenizer, length)
+        best = dict.fromkeys(methods, float("inf"))
+        for _ in range(repeats):
+            for method in methods:
+                say(f"{length:,} tokens, {method}")
+                best[method] = min(best[method], _seconds(wrapped, asking, document, method, generation))
+        rows += [{"tokens": length, "method": method, "seconds": seconds} for method, seconds in best.items()]
+    return rows, write(folder, "time", rows, lambda _, axes: _draw(axes, rows))
+
+
+def _seconds(wrapped: Unlimiformer, asking: Asking, document: str, method: str, generation: dict[str, Any]) -> float:
+    everything = wrapped.installation.seeing_everything() if method == "sled" else nullcontext()
+    talk = Conversation(wrapped, document, asking)
+    started = time.perf_counter()
+    with everything:
+        if method == "truncate":
+            talk.truncated(None, **generation)
+        else:
+            talk.ask(None, **generation)
+    return time.perf_counter() - started
+
+
+def _draw(axes: Any, rows: Sequence[Row]) -> None:
+    for method in dict.fromkeys(row["method"] for row in rows):
+        mine = [row for row in rows if row["method"] == method]
+        axes.plot([row["tokens"] for row in mine], [row["seconds"] for row in mine], marker="o", label=method)
+    axes.set(xlabel="input tokens", ylabel="seconds an example", xscale="log", yscale="log")
+    axes.legend()

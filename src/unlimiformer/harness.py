@@ -1,0 +1,107 @@
+"""Our decoder-only models in lm-evaluation-harness, whose long tasks then see all of their prompts.
+
+`python -m unlimiformer.harness` is the harness's own command line, in which `--model unlimiformer` is known:
+`run --model unlimiformer --model_args pretrained=NAME,top_k=256 --tasks …`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .engines import DecoderOnlyEngine
+from .errors import UnlimiformerError
+from .loading import load, usable_device
+from .model import Unlimiformer
+
+try:
+    from lm_eval.api.registry import register_model
+    from lm_eval.models.huggingface import HFLM
+except ImportError:
+    raise UnlimiformerError("the harness needs the package `lm_eval`; install unlimiformer[harness]") from None
+
+_SETTINGS = ("top_k", "window", "overlap", "block", "dtype")
+
+
+@register_model("unlimiformer")
+class UnlimiformerLM(HFLM):
+    """The harness's own model class; a prompt that is too long is read in windows, and shortened to what it asks for.
+
+    `pretrained` is a catalogue name, a folder or a hub id. `long_from`: prompts of more tokens are long; by default
+    those that leave the plain model no room for an answer.
+    """
+
+    def __init__(
+        self,
+        pretrained: str,
+        device: str | None = None,
+        long_from: int | None = None,
+        max_gen_toks: int | None = None,
+        **others: Any,
+    ) -> None:
+        settings = {name: others.pop(name) for name in _SETTINGS if name in others}
+        usable = "cpu" if device is None or (device == "cuda" and not torch.cuda.is_available()) else device
+        model, tokenizer = load(pretrained, device=usable)
+        wrapped = Unlimiformer(model.to(usable_device(usable)), tokenizer, **settings)
+        if not isinstance(wrapped.engine, DecoderOnlyEngine):
+            wrapped.remove()
+            raise UnlimiformerError(
+                f"{pretrained} is an encoder–decoder; the harness asks decoder-only models: expected one of these"
+            )
+        self._engine = wrapped.engine
+        self._shown: dict[tuple[int, ...], list[int]] = {}
+        super().__init__(pretrained=model, tokenizer=tokenizer, **others)
+        if max_gen_toks is not None:
+            self._max_gen_toks = max_gen_toks
+        room = self._engine.decoder.limit - self.max_gen_toks
+        self._long_from = room if long_from is None else min(long_from, room)
+        if self._long_from < 1:
+            raise UnlimiformerError(
+                f"max_gen_toks is {self.max_gen_toks}, and {pretrained} reads {self._engine.decoder.limit} tokens: "
+                "give less"
+            )
+
+    @property
+    def max_gen_toks(self) -> int:
+        """Tokens of an answer, unless its task says how many."""
+        return getattr(self, "_max_gen_toks", 256)
+
+    def tok_batch_encode(
+        self,
+        strings: list[str],
+        padding_side: str = "left",
+        left_truncate_len: int | None = None,
+        truncation: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        """Prompts as they are read, side by side."""
+        del left_truncate_len, truncation  # nothing is cut off
+        rows = [self._read(self.tok_encode(text)) for text in strings]
+        padded = self.tokenizer.pad({"input_ids": rows}, padding_side=padding_side, return_tensors="pt")
+        return padded["input_ids"], padded["attention_mask"]
+
+    def _loglikelihood_tokens(self, requests: list[tuple], *args: Any, **kwargs: Any) -> list[tuple[float, bool]]:
+        """Continuations behind prompts as they are read."""
+        short = [(texts, self._read(prompt), continuation) for texts, prompt, continuation in requests]
+        return super()._loglikelihood_tokens(short, *args, **kwargs)
+
+    def _read(self, prompt: list[int]) -> list[int]:
+        """What the model sees of a prompt; all of it if it is not long. The last one is kept: choices share theirs."""
+        if len(prompt) <= self._long_from:
+            return prompt
+        key = tuple(prompt)
+        if key not in self._shown:
+            self._shown = {key: self._engine.shortened(torch.tensor(prompt)).tolist()}
+        return self._shown[key]
+
+
+def main() -> None:
+    """The harness's command line."""
+    from lm_eval.__main__ import cli_evaluate
+
+    cli_evaluate()
+
+
+if __name__ == "__main__":
+    main()

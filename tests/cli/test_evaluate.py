@@ -1,0 +1,111 @@
+"""`evaluate`, `compare`, `tasks` and `figures` as a user meets them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import make_book, make_tokenizer, save
+from test_cli import run
+from tiny import make
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return save(tmp_path_factory.mktemp("models"), make("t5"), make_tokenizer())
+
+
+@pytest.fixture
+def data(tmp_path):
+    path = tmp_path / "data.jsonl"
+    lines = [{"document": make_book(400 + n), "question": f"w{n}", "answer": f"w{n}"} for n in range(12)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return str(path)
+
+
+def _command(folder, data, out, *more):
+    options = ("--model", folder, "--data", data, "-o", str(out), "--top-k", "9", "--max-new-tokens", "8")
+    return ("evaluate", *options, *more)
+
+
+def test_evaluate_and_compare(folder, data, tmp_path):
+    shown = run(*_command(folder, data, tmp_path / "ours")).stderr.decode()
+    assert "rougeL" in shown and "12 items" in shown
+    plain = json.loads(run(*_command(folder, data, tmp_path / "plain", "--method", "truncate", "--json")).stdout)
+    assert plain["settings"]["method"] == "truncate" and len(plain["scores"]["f1"]) == 12
+    table = run("compare", str(tmp_path / "plain"), str(tmp_path / "ours" / "result.json")).stderr.decode()
+    assert "12 items" in table and "(p " in table
+    told = json.loads(run("compare", str(tmp_path / "plain"), str(tmp_path / "ours"), "--json").stdout)
+    assert told["means"][0]["f1"]["value"] == pytest.approx(plain["metrics"]["f1"]["value"])
+
+
+def test_a_killed_run_goes_on_with_the_same_numbers(folder, data, tmp_path):
+    whole = json.loads(run(*_command(folder, data, tmp_path / "whole", "--json")).stdout)
+    killed, predictions = tmp_path / "killed", tmp_path / "killed" / "predictions.jsonl"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "unlimiformer", *_command(folder, data, killed)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not (predictions.exists() and predictions.read_bytes().count(b"\n") >= 2):
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert predictions.read_bytes().count(b"\n") >= 2
+    resumed = json.loads(run(*_command(folder, data, killed, "--json")).stdout)
+    assert (resumed["metrics"], resumed["scores"]) == (whole["metrics"], whole["scores"])
+    assert len(predictions.read_text().splitlines()) == 12
+
+
+def test_bad_lines_are_named_by_number(folder, data, tmp_path):
+    with open(data, "a") as file:
+        file.write("{\n")
+    done = run(*_command(folder, data, tmp_path / "run"))
+    assert "line 13: no JSON" in " ".join(done.stderr.decode().split())
+    assert "1 malformed lines left out" in " ".join(done.stderr.decode().split())
+    strict = run(*_command(folder, data, tmp_path / "strict", "--strict"), code=2)
+    assert b"line 13: no JSON" in strict.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--metrics", "bleu"), "no metric bleu; expected some of: rouge"),
+        (("--task", "poems"), "no task 'poems'"),
+        (("--method", "magic"), "method is 'magic'"),
+        (("--seeds", "x"), "--seeds is 'x'"),
+        (("--batch-size", "0"), "batch_size is 0"),
+    ],
+)
+def test_what_is_wrong_is_said_at_once(folder, data, tmp_path, options, message):
+    done = run(*_command(folder, data, tmp_path / "run", *options), code=2)
+    assert message in done.stderr.decode() and not (tmp_path / "run").exists()
+
+
+def test_tasks_are_listed():
+    told = json.loads(run("tasks", "--json").stdout)
+    assert told["wikisum"]["ordered_by"] == "title" and told["qmsum"]["metrics"] == ["rouge"]
+    assert b"booksum (version 1; abertsch/booksum-fullbooks; rouge, entities)" in run("tasks").stdout
+
+
+def test_figures(folder, data, tmp_path):
+    text, out = tmp_path / "book.txt", tmp_path / "figures"
+    text.write_text(make_book(300))
+
+    def rows(figure, *options):
+        command = ("figures", figure, "--model", folder, "-o", str(out), "--json", *options)
+        return json.loads(run(*command).stdout)["rows"]
+
+    told = rows("quality", "--task", "jsonl", "--data", data, "--limits", "30,all", "--metric", "f1")
+    assert [row["input_limit"] for row in told] == ["all", 30, "all"]
+    assert len(rows("mass", "--text", str(text), "--k", "1,9", "--lengths", "99")) == 16
+    assert rows("hits", "--text", str(text), "--new-tokens", "3", "--top-k", "9")[0]["tokens"] > 300
+    assert len(rows("time", "--text", str(text), "--lengths", "64", "--new-tokens", "2")) == 3
+    files = {f"{name}.{kind}" for name in ("quality", "time", "hits", "mass") for kind in ("csv", "png")}
+    assert {path.name for path in out.iterdir()} == files | {"runs"}
+    assert b"must be at least 1" in run("figures", "mass", "--model", folder, "--k", "0", code=2).stderr
