@@ -1,7 +1,8 @@
 """A trained adapter as the package keeps it: `python bench/pack_default_model.py build/default-model`.
 
 Weights are rounded to float16, which halves them; what concerns the training alone is left out. Tests see more tokens
-than training did: summaries want them, and facts do not suffer (docs/LOG.md).
+than training did: summaries want them, and facts do not suffer; and they look twice, which training did not
+(docs/LOG.md).
 """
 
 import json
@@ -14,7 +15,7 @@ from unlimiformer.catalogue.flan_t5_answers import ADAPTER
 
 FILE, USAGE, CONFIG = "adapter_model.safetensors", "unlimiformer.json", "adapter_config.json"
 WANTED = ("base_model_name_or_path", "lora_alpha", "peft_type", "r", "target_modules", "task_type")
-TOP_K = 256
+TOP_K, FOCUS = 256, 1024
 
 
 def main(trained: Path, folder: Path = ADAPTER) -> None:
@@ -24,7 +25,7 @@ def main(trained: Path, folder: Path = ADAPTER) -> None:
     kept = {key: sorted(told[key]) if isinstance(told[key], list) else told[key] for key in WANTED}
     (folder / CONFIG).write_text(json.dumps(kept, indent=1) + "\n")
     usage = json.loads((trained / USAGE).read_text())
-    usage["settings"]["top_k"] = TOP_K
+    usage["settings"] |= {"top_k": TOP_K, "focus": FOCUS}
     (folder / USAGE).write_text(json.dumps(usage, indent=1) + "\n")
 
 

@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 from transformers import AutoTokenizer
-from unlimiformer.evaluation.rouge import rouge
 
 from unlimiformer import Unlimiformer
 from unlimiformer.asking import Asking
 from unlimiformer.catalogue import get_model
+from unlimiformer.evaluation.metrics.rouge import rouge
 from unlimiformer.retrieval import EVERYTHING
 from unlimiformer.training import Example, TrainingSettings, examples, train
 

@@ -54,6 +54,17 @@ def scores(told: dict) -> str:
     return _table(("", *names.values()), lines)
 
 
+def compared(told: dict) -> str:
+    """Runs down; means with their bounds across, and how likely the difference from the first is by chance."""
+    names = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"}
+    lines = []
+    for number, (run, means) in enumerate(zip(told["names"], told["means"], strict=True)):
+        cells = [f"{means[name]['value']:.1f} ({means[name]['low']:.1f}–{means[name]['high']:.1f})" for name in names]
+        p = f"{told['differences'][number - 1]['rouge1']['p']:.4f}" if number else "–"
+        lines.append((Path(run).name, *cells, p))
+    return _table(("", *names.values(), "p of ROUGE-1"), lines)
+
+
 def steps(told: dict) -> str:
     """Methods down; time and memory of a training step across."""
     lines = []
@@ -69,7 +80,8 @@ TABLES = {
     "decode": decoding,
     "needle": needles,
     "needle_answers": needles,
-    "default_model": scores,
+    "qmsum_answers": compared,
+    "qmsum_table": scores,
     "key_value_recall": recall,
     "train": steps,
 }

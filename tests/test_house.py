@@ -16,7 +16,7 @@ FLOORS = [
     {"adapters"},
     {"memory", "fingerprint", "recomputing"},
     {"provenance", "recording"},
-    {"retrieval", "reading", "checks", "loading"},
+    {"retrieval", "reading", "checks", "loading", "focusing"},
     {"install", "causal"},
     {"verification", "probing"},
     {"engines"},

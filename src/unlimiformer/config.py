@@ -41,6 +41,8 @@ class UnlimiformerConfig:
         layers or each layer's own. "top-k": each head's own tokens at each step, as in the paper.
     positions: where these stand; "consecutive" (None), "as-encoded" (in their window) or "rescaled" into one window.
     block: tokens of a block; None: 32.
+    focus: of an encoder–decoder that is given a prompt: tokens that its answer is written from, at least; they are the
+        passages that the prompt itself looks at. None or 0: all tokens.
     """
 
     top_k: int | None = None
@@ -58,16 +60,17 @@ class UnlimiformerConfig:
     selection: SelectionName | None = None
     positions: PositionsName | None = None
     block: int | None = None
+    focus: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("layers", "heads"):
             object.__setattr__(self, name, _integers(name, getattr(self, name)))
         if isinstance(self.prefix, Sequence) and not isinstance(self.prefix, str):
             object.__setattr__(self, "prefix", tuple(self.prefix))
-        for name in ("top_k", "window", "batch_size", "block"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                raise UnlimiformerError(f"{name} is {value!r}; expected a whole number of at least 1")
+        for name in ("top_k", "window", "batch_size", "block", "focus"):
+            value, least = getattr(self, name), 0 if name == "focus" else 1
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+                raise UnlimiformerError(f"{name} is {value!r}; expected a whole number of at least {least}")
         if self.overlap is not None and (not isinstance(self.overlap, (int, float)) or not 0 <= self.overlap < 1):
             raise UnlimiformerError(
                 f"overlap is {self.overlap!r}; expected 0 <= overlap < 1 (0.5 keeps the middle half)"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,7 +25,7 @@ from .encoding import Encode
 from .errors import UnlimiformerError, UnsupportedModelError
 from .memory import Memory
 from .provenance import Listener
-from .retrieval import EVERYTHING, Policy, attend
+from .retrieval import Policy, attend
 
 ReadRows = Callable[[Tensor, Tensor | None, dict[str, Tensor], Encode], list[Memory]]
 """Token ids (B, S), their mask, arrays shaped like them, and what encodes a window, to one memory a row."""
@@ -163,10 +163,6 @@ class Installation:
             yield
         finally:
             self.policies = before
-
-    def seeing_everything(self) -> AbstractContextManager[None]:
-        """Layers see all tokens, as SLED has it, for a while."""
-        return self.seeing([Policy(EVERYTHING)] * len(self.attentions))
 
     @property
     def applied(self) -> bool:

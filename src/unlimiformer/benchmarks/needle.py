@@ -303,7 +303,7 @@ def _methods(talk: Conversation, plain: bool) -> dict[str, Callable[..., str]]:
     if plain and isinstance(engine, EncoderDecoderEngine):
 
         def sled(question: str, **generation: Any) -> str:
-            with engine.installation.seeing_everything():
+            with engine.seeing_everything():
                 return talk.ask(question, **generation).text
 
         found["SLED"] = sled

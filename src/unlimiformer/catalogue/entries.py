@@ -68,6 +68,7 @@ MODELS = {
             _FLAN_MEMBERS,
             "flan_t5_answers",
             ("onnx",),
+            revision=2,
         ),
         ModelEntry(
             "flan-t5-small",

@@ -15,6 +15,7 @@ from .options import (
     Device,
     Dtype,
     File,
+    Focus,
     Model,
     Overlap,
     PositionsOption,
@@ -33,6 +34,7 @@ def command(
     questions: Annotated[list[str], typer.Argument(help="One or more questions.")],
     model: Model,
     top_k: TopK = None,
+    focus: Focus = None,
     window: Window = None,
     overlap: Overlap = None,
     selection: Selection = None,
@@ -55,6 +57,7 @@ def command(
         raise UnlimiformerError(f"a question is {empty[0]!r}; expected some words")
     given: dict[str, Any] = {
         "top_k": top_k,
+        "focus": focus,
         "window": window,
         "overlap": overlap,
         "selection": selection,

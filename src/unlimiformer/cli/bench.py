@@ -9,7 +9,7 @@ import typer
 
 from ..errors import UnlimiformerError
 from .console import integers, messages, progress_bar, quiet_libraries, write_json
-from .options import PositionsOption, Selection, TopK, fetch, load_wrapped, settings
+from .options import Focus, PositionsOption, Selection, TopK, fetch, load_wrapped, settings
 
 app = typer.Typer(help="Measure speed and memory.", no_args_is_help=True)
 
@@ -120,6 +120,7 @@ def needle(
     selection: Selection = None,
     positions: PositionsOption = None,
     top_k: TopK = None,
+    focus: Focus = None,
     wordings: Annotated[str, typer.Option(help="Of the facts: reported, or choosing (for tuning).")] = "reported",
     plain: Annotated[bool, typer.Option(help="Also ask the truncated plain model, and as SLED.")] = True,
     speed: Annotated[bool, typer.Option(help="Also measure RAM and time at the longest length.")] = False,
@@ -131,7 +132,7 @@ def needle(
         raise UnlimiformerError(f"--lengths is {lengths!r}; expected numbers of at least 100, as 2000,8000")
     if wordings not in ("reported", "choosing"):
         raise UnlimiformerError(f"--wordings is {wordings!r}; expected reported or choosing")
-    config = settings(selection=selection, positions=positions, top_k=top_k)
+    config = settings(selection=selection, positions=positions, top_k=top_k, focus=focus)
     quiet_libraries()
     words = "\n\n".join(fetch(model, *text.split(",")))
     wrapped = load_wrapped(model, config, None)
@@ -148,6 +149,7 @@ def needle(
     figures: dict[str, float] = {}
 
     about = {"model": model, "wordings": wordings, "depths": depths, "top_k": wrapped.top_k}
+    about["focus"] = wrapped.config.focus
     about["plain_window"] = wrapped.window
     if isinstance(wrapped.engine, DecoderOnlyEngine):
         about |= {"selection": wrapped.engine.selection, "plain_window": wrapped.engine.decoder.limit}

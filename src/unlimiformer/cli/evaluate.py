@@ -14,6 +14,7 @@ from .options import (
     AsJson,
     Device,
     Dtype,
+    Focus,
     Model,
     Overlap,
     PositionsOption,
@@ -60,6 +61,7 @@ def evaluate(
     seeds: Annotated[str, typer.Option(help="With commas; each draws answers of its own.")] = "0",
     batch_size: Annotated[int, typer.Option(help="Items answered at once, where the model allows it.")] = 1,
     top_k: TopK = None,
+    focus: Focus = None,
     window: Window = None,
     overlap: Overlap = None,
     layers: Annotated[str | None, typer.Option(help="That retrieve, as 0,2,5.")] = None,
@@ -81,6 +83,7 @@ def evaluate(
 
     config: dict[str, Any] = {
         "top_k": top_k,
+        "focus": focus,
         "window": window,
         "overlap": overlap,
         "layers": integers("--layers", layers),

@@ -41,6 +41,10 @@ PositionsOption = Annotated[
     str | None,
     typer.Option("--positions", help="Where it stands: consecutive (default), as-encoded or rescaled."),
 ]
+Focus = Annotated[
+    int | None,
+    typer.Option(help="Tokens an encoder–decoder answers from: those its question looks at; 0: all."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print all figures as one JSON object.")]
 
 

@@ -352,6 +352,10 @@ class DecoderOnlyEngine:
                 "dtype is 'int8'; a decoder-only model's memory has many layers in a row, which one scale cannot "
                 "serve: expected float32 or bfloat16"
             )
+        if config.focus is not None:
+            raise UnlimiformerError(
+                f"focus is {config.focus}; it is for encoder–decoders, and {name} is decoder-only: leave it out"
+            )
         if config.store != "exact":
             raise UnlimiformerError(f"store is {config.store!r}; expected 'exact' for a decoder-only model")
         if self.selection == "reread" and config.positions not in (None, "consecutive"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,12 +13,13 @@ from ..adapters import Adapter, adapter_for
 from ..config import UnlimiformerConfig
 from ..datastore import ExactStore, build
 from ..errors import UnlimiformerError, UnsupportedModelError
+from ..focusing import Part
 from ..install import Installation
 from ..memory import Memory
 from ..probing import pooled, real_queries
-from ..provenance import Listener
+from ..provenance import Listener, Provenance
 from ..reading import Reader
-from ..retrieval import Policy
+from ..retrieval import EVERYTHING, Policy
 from ..usage import kept_gate
 from ..verification import verify_guess
 from .base import Made, generation_setting
@@ -35,7 +38,7 @@ class EncoderDecoderEngine:
         self.model, self.config, self._tokenizer = model, config, tokenizer
         adapter, known = adapter_for(base)
         self.window = _window(adapter, base, tokenizer, config)
-        self.top_k = config.top_k or self.window
+        self.top_k, self.focus = config.top_k or self.window, config.focus or 0
         vocabulary = base.get_input_embeddings().num_embeddings
         self.reader = Reader(config, tokenizer, base.config, adapter.encoder(base), self.window, vocabulary)
         reader = self.reader
@@ -65,21 +68,57 @@ class EncoderDecoderEngine:
         self, memories: list[Memory], prompts: list[str | None], provenance: bool, generation: dict[str, Any]
     ) -> list[Made]:
         """The model's own `generate`; a prompt starts the decoder's text."""
+        seen: list[Memory | Part] = list(memories)
         if any(prompt is not None for prompt in prompts):
-            generation = {**generation, "decoder_input_ids": self.decoder_prompts(prompts)}
+            ids = self.decoder_prompts(prompts)
+            generation = {**generation, "decoder_input_ids": ids}
+            if self.focus:
+                seen = self._focused(memories, ids)
+        listener = self._listener(generation) if provenance else None
+        with self._heard_by(listener):
+            made = self.model.generate(**self._given([_memory(each) for each in seen]), **generation)
+        sequences = made if isinstance(made, Tensor) else made.sequences
+        return [
+            (rows, None if listener is None else _told(listener, each))
+            for rows, each in zip(sequences.split(sequences.shape[0] // len(memories)), seen, strict=True)
+        ]
+
+    @contextmanager
+    def seeing_everything(self) -> Iterator[None]:
+        """Every layer sees all tokens, as SLED has it, for a while."""
+        before, self.focus = self.focus, 0
+        try:
+            with self.installation.seeing([Policy(EVERYTHING)] * len(self.installation.attentions)):
+                yield
+        finally:
+            self.focus = before
+
+    @torch.no_grad()
+    def _focused(self, memories: list[Memory], ids: Tensor) -> list[Memory | Part]:
+        """Of long memories, what the prompts (B, n) look at."""
+        listener = Listener()
+        with self._heard_by(listener):
+            self.model(**self._given(memories), decoder_input_ids=ids, use_cache=False)
+        return [
+            memory
+            if memory.windows == 1 or self.focus >= len(memory)
+            else Part.looked_at(listener.told(memory), self.focus)
+            for memory in memories
+        ]
+
+    def _given(self, memories: list[Memory]) -> dict[str, Any]:
+        """What the model takes instead of inputs that are these memories."""
         outputs = self.installation.output(memories)
         mask = torch.ones((len(memories), 1), dtype=torch.long, device=outputs[0].device)
-        listener = self._listener(generation) if provenance else None
+        return {"encoder_outputs": outputs, "attention_mask": mask}
+
+    @contextmanager
+    def _heard_by(self, listener: Listener | None) -> Iterator[None]:
         self.installation.listener = listener
         try:
-            made = self.model.generate(encoder_outputs=outputs, attention_mask=mask, **generation)
+            yield
         finally:
             self.installation.listener = None
-        sequences = made if isinstance(made, Tensor) else made.sequences
-        parts = sequences.split(sequences.shape[0] // len(memories))
-        return [
-            (part, listener.told(memory) if listener else None) for part, memory in zip(parts, memories, strict=True)
-        ]
 
     def given_tokens(self, prompt: str | None) -> int:
         """The start token, and the prompt's."""
@@ -106,6 +145,16 @@ class EncoderDecoderEngine:
                 "expected one prompt for all, or one call for each"
             )
         return torch.tensor([[start, *row] for row in ids], device=self.reader.device)
+
+
+def _memory(seen: Memory | Part) -> Memory:
+    return seen.memory if isinstance(seen, Part) else seen
+
+
+def _told(listener: Listener, seen: Memory | Part) -> Provenance:
+    """Where in the whole memory the model looked."""
+    looked = listener.told(_memory(seen))
+    return seen.of_whole(looked) if isinstance(seen, Part) else looked
 
 
 def _window(adapter: Adapter, model: Any, tokenizer: Any, config: UnlimiformerConfig) -> int:

@@ -93,8 +93,8 @@ def _configured(
             f"the method is {method!r} and {type(model).__name__} is decoder-only; expected unlimiformer or truncate"
         )
     if method == "sled":
-        return replace(config, top_k=EVERYTHING)
+        return replace(config, top_k=EVERYTHING, focus=0)
     with Unlimiformer(model, tokenizer, config) as wrapped:
         layers = len(wrapped.installation.attentions)
     chosen = memorizing_layer(layers) if layer is None else layer
-    return replace(config, layers=(chosen,))
+    return replace(config, layers=(chosen,), focus=0)

@@ -43,15 +43,18 @@ def run(
 
 
 def _seconds(wrapped: Unlimiformer, asking: Asking, document: str, method: str, generation: dict[str, Any]) -> float:
-    everything = wrapped.installation.seeing_everything() if method == "sled" else nullcontext()
     talk = Conversation(wrapped, document, asking)
     started = time.perf_counter()
-    with everything:
+    with _seeing(wrapped.engine, method):
         if method == "truncate":
             talk.truncated(None, **generation)
         else:
             talk.ask(None, **generation)
     return time.perf_counter() - started
+
+
+def _seeing(engine: Any, method: str) -> Any:
+    return engine.seeing_everything() if method == "sled" else nullcontext()
 
 
 def _draw(axes: Any, rows: Sequence[Row]) -> None:
