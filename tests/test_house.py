@@ -15,6 +15,7 @@ FLOORS = [
     {"encoding", "datastore"},
     {"adapters"},
     {"memory", "fingerprint", "recomputing"},
+    {"listening"},
     {"provenance", "recording"},
     {"retrieval", "reading", "checks", "loading", "focusing"},
     {"install", "causal"},

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .datastore import ExactStore
+from .listening import Attention
 from .memory import Memory
 from .provenance import Provenance
 
@@ -41,12 +42,9 @@ class Part:
         )
         return cls(memory, whole, rows)
 
-    def of_whole(self, looked: Provenance) -> Provenance:
+    def in_whole(self, layers: dict[int, Attention]) -> dict[int, Attention]:
         """Attention to the part, as attention to the memory that it is of."""
-        spread = [torch.zeros(len(self.whole), dtype=told.dtype) for told in (looked.weights, looked.hits)]
-        for filled, told in zip(spread, (looked.weights, looked.hits), strict=True):
-            filled[self.rows] = told
-        return Provenance(spread[0], self.whole, spread[1])
+        return {layer: Attention(self.rows[told.index.long()], told.weights) for layer, told in layers.items()}
 
 
 def passages(weights: Tensor, tokens: int) -> Tensor:

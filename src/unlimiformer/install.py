@@ -23,8 +23,8 @@ from .adapters import Adapter, Call, CrossAttention
 from .adapters.base import plain_device, plain_dtype
 from .encoding import Encode
 from .errors import UnlimiformerError, UnsupportedModelError
+from .listening import Listener
 from .memory import Memory
-from .provenance import Listener
 from .retrieval import Policy, attend
 
 ReadRows = Callable[[Tensor, Tensor | None, dict[str, Tensor], Encode], list[Memory]]
@@ -233,10 +233,33 @@ class Installation:
             if memories is None:
                 return original(*args, **kwargs)
             queries = view.queries(call)  # (B, T, H, d)
-            context, log_sum = _attend_rows(view, queries, memories, self.policies[layer], self.listener)
+            if self.listener is not None:
+                self.listener.begins(layer, queries.shape[1])
+            context, log_sum = self._attend_rows(layer, view, queries, memories)
             return view.finish(context, log_sum, call)
 
         return forward
+
+    def _attend_rows(
+        self, layer: int, view: CrossAttention, queries: Tensor, memories: list[Memory]
+    ) -> tuple[Tensor, Tensor]:
+        """Rows of one memory (its beams) search together: queries (B, T, H, d)."""
+        batch, length = queries.shape[:2]
+        groups: dict[int, list[int]] = {}
+        for row, memory in enumerate(memories):
+            groups.setdefault(memory.key, []).append(row)
+        contexts: list[Any] = [None] * batch
+        log_sums: list[Any] = [None] * batch
+        for rows in groups.values():
+            together = queries if len(groups) == 1 else queries[rows]
+            ear = None if self.listener is None else self.listener.ear(layer, rows, length)
+            found = attend(view, together.flatten(0, 1), memories[rows[0]], self.policies[layer], ear)
+            context, log_sum = (each.unflatten(0, (len(rows), length)) for each in found)
+            if len(groups) == 1:
+                return context, log_sum
+            for place, row in enumerate(rows):
+                contexts[row], log_sums[row] = context[place], log_sum[place]
+        return torch.stack(contexts), torch.stack(log_sums)
 
     def _shorten_mask(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict] | None:
         """The mask of a long input must not become one of target x source: a placeholder has one visible state."""
@@ -248,27 +271,6 @@ class Installation:
         if position < len(args):
             return (*args[:position], mask, *args[position + 1 :]), kwargs
         return args, {**kwargs, name: mask}
-
-
-def _attend_rows(
-    view: CrossAttention, queries: Tensor, memories: list[Memory], policy: Policy, listener: Listener | None
-) -> tuple[Tensor, Tensor]:
-    """Rows of one memory (its beams) search together: queries (B, T, H, d)."""
-    batch, length = queries.shape[:2]
-    groups: dict[int, list[int]] = {}
-    for row, memory in enumerate(memories):
-        groups.setdefault(memory.key, []).append(row)
-    if len(groups) == 1:
-        context, log_sum = attend(view, queries.flatten(0, 1), memories[0], policy, listener)
-        return context.unflatten(0, (batch, length)), log_sum.unflatten(0, (batch, length))
-    contexts: list[Any] = [None] * batch
-    log_sums: list[Any] = [None] * batch
-    for rows in groups.values():
-        context, log_sum = attend(view, queries[rows].flatten(0, 1), memories[rows[0]], policy, listener)
-        for place, row in enumerate(rows):
-            contexts[row] = context.unflatten(0, (len(rows), length))[place]
-            log_sums[row] = log_sum.unflatten(0, (len(rows), length))[place]
-    return torch.stack(contexts), torch.stack(log_sums)
 
 
 _OUTPUT_FLAGS = {"return_dict", "output_attentions", "output_hidden_states", "output_router_logits", "use_cache"}

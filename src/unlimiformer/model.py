@@ -19,6 +19,7 @@ from .install import Installation
 from .memory import Memory
 from .provenance import Provenance
 from .sources import Text, is_ids
+from .tokenizing import pieces
 from .usage import completed
 
 
@@ -128,8 +129,8 @@ class Unlimiformer:
 
         `prompt` starts an encoder–decoder's text, and is what a decoder-only model is asked about the input. `prefix`
         stands in front of every window. A list of either gives each input its own.
-        `provenance` also tells where in the source the model looked, for one sequence an input. All other arguments go
-        to the model's own `generate`.
+        `provenance` also tells where in the source the model looked for each token of the (first) text. All other
+        arguments go to the model's own `generate`.
         """
         self._check_wrapped()
         many = isinstance(source, list) and not is_ids(source)
@@ -137,10 +138,12 @@ class Unlimiformer:
         memories = self._memories(sources, prefix)
         prompts = _one_each("prompts", prompt, len(memories))
         made = self.engine.generate(memories, prompts, provenance, generation)
-        results = [
-            Output(self._decode(sequences), sequences, memory, looked)
-            for (sequences, looked), memory in zip(made, memories, strict=True)
-        ]
+        results = []
+        for (sequences, looked), memory, asked in zip(made, memories, prompts, strict=True):
+            if looked is not None and self.tokenizer is not None:
+                told = self.engine.given_tokens(asked)
+                looked = looked.said(pieces(self.tokenizer, sequences[0, told:].tolist()))
+            results.append(Output(self._decode(sequences), sequences, memory, looked))
         return results if many else results[0]
 
     def remove(self) -> None:

@@ -15,8 +15,8 @@ from .adapters import CrossAttention
 from .attention import attend_dense, fold_queries, folding_is_cheaper, merge, unfold_values, weigh
 from .datastore import Hits
 from .errors import UnlimiformerError
+from .listening import Ear
 from .memory import Memory
-from .provenance import Listener
 from .recomputing import attend_and_forget
 
 EVERYTHING = 1 << 62
@@ -49,19 +49,19 @@ class Policy:
 
 
 def attend(
-    view: CrossAttention, queries: Tensor, memory: Memory, policy: Policy, listener: Listener | None = None
+    view: CrossAttention, queries: Tensor, memory: Memory, policy: Policy, ear: Ear | None = None
 ) -> tuple[Tensor, Tensor]:
     """Context (N, H, d) of `queries` (N, H, d) over a memory, and the log of the scores' sums (N, H)."""
     if memory.windows == 1:  # it fits the window: all of it is seen, as by the unwrapped model
-        return _attend_stored(view, queries, memory, len(memory), listener)
+        return _attend_stored(view, queries, memory, len(memory), ear)
     if not policy.retrieves or policy.heads == ():
         return _attend_first_window(view, queries, memory)
     if policy.random:
         return _attend_some(view, queries, memory, policy.top_k)
     if not policy.needs_first_window:
-        return _attend_stored(view, queries, memory, policy.top_k, listener)
+        return _attend_stored(view, queries, memory, policy.top_k, ear)
     trust = _trust(policy, view.heads, queries)
-    context, log_sum = _attend_stored(view, queries, memory, policy.top_k, listener, trust > 0)
+    context, log_sum = _attend_stored(view, queries, memory, policy.top_k, ear, trust > 0)
     local, local_log_sum = _attend_first_window(view, queries, memory)
     return torch.lerp(local, context, trust[:, None]), torch.where(trust > 0.5, log_sum, local_log_sum)
 
@@ -104,7 +104,7 @@ def _attend_stored(
     queries: Tensor,
     memory: Memory,
     top_k: int,
-    listener: Listener | None,
+    ear: Ear | None,
     heard: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Attention over stored states; `heard` (H,) are the heads whose attention counts, None for all."""
@@ -116,13 +116,13 @@ def _attend_stored(
     if key_weight is not None and not _fold(view, queries, memory):
         key_weight = None
     folded = None if key_weight is None else fold_queries(queries.float(), key_weight)  # (N, H, D)
-    if top_k >= store.rows and listener is None:
+    if top_k >= store.rows and ear is None:
         return _attend_everything(view, queries, folded, memory)
     hits = _search(view, queries, folded, memory, top_k)
     weights, log_sum = weigh(hits.score, hits.valid, view.softcap)
-    if listener is not None:
+    if ear is not None:
         counted = weights if heard is None else weights * heard.to(weights).repeat(queries.shape[0])[:, None]
-        listener.hear(memory, hits.index, counted)
+        ear.hear(memory, hits.index, counted)
     mixed = store.mix(hits.index, weights).unflatten(0, queries.shape[:2])  # (N, H, D)
     return _values_of(view, mixed.to(queries.device), queries), log_sum.to(queries.device).unflatten(
         0, queries.shape[:2]

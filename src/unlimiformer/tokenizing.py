@@ -6,7 +6,7 @@ piece, read on its own, must give the tokens that it gave in context.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -145,3 +145,15 @@ def _without_text(ids: list[int]) -> Tokens:
 def _expect_words(text: str) -> None:
     if not text.strip():
         raise UnlimiformerError("the text is empty; expected at least one word")
+
+
+def pieces(tokenizer: Any, ids: Sequence[int]) -> list[str]:
+    """The text that each of some generated tokens adds; together they are the text. Special tokens add nothing."""
+    found: list[str] = []
+    before = ""
+    for count in range(1, len(ids) + 1):
+        text = tokenizer.decode(ids[:count], skip_special_tokens=True)
+        whole = text if text.startswith(before) and not text.endswith("\ufffd") else before  # half a character waits
+        found.append(whole[len(before) :])
+        before = whole
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from ..datastore import ExactStore
@@ -20,6 +21,14 @@ def generation_setting(model: Any, generation: dict[str, Any], name: str, defaul
     places = (generation.get("generation_config"), model.generation_config)
     values = (generation.get(name), *(getattr(place, name, None) for place in places))
     return next((value for value in values if value is not None), default)
+
+
+def ended(model: Any, generation: dict[str, Any], new: Tensor) -> Tensor:
+    """Generated tokens (T,) with the first that ends them, without the padding behind it."""
+    ends = generation_setting(model, generation, "eos_token_id", [])
+    ends = torch.tensor(ends if isinstance(ends, list) else [ends], dtype=new.dtype, device=new.device)
+    closing = torch.isin(new, ends).nonzero()
+    return new[: int(closing[0]) + 1] if closing.numel() else new
 
 
 class Engine(Protocol):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from typing import Any
 
@@ -30,10 +30,11 @@ from ..datastore import ExactStore
 from ..encoding import Source
 from ..errors import UnlimiformerError, UnsupportedModelError
 from ..install import refuse_wrapped, replace_method
+from ..listening import Attention
 from ..memory import Kept, Memory
-from ..provenance import Listener, Provenance
+from ..provenance import Provenance
 from ..reading import Reader
-from .base import Made, generation_setting
+from .base import Made, ended, generation_setting
 
 _WINDOW, _TOP_K, _BLOCK, _NEW_TOKENS = 1024, 256, 32, 256
 _HEADS = 8  # that choose
@@ -41,23 +42,32 @@ _PROMPT = ("input_ids", "inputs", "attention_mask")
 _HEAD, _TAIL, _QUESTION = 64, 256, 64  # of a long prompt whose parts nobody told apart
 
 
-@dataclass(frozen=True)
+@dataclass
 class Asked:
-    """One document, what it is asked, and who wants to know where the answer came from."""
+    """One document, what it is asked, and what was chosen for that; `layers`: what the answer's tokens attended to."""
 
     memory: Memory
     tail: Tail
-    listener: Listener | None = None
-
-    def tell(self, chosen: Chosen) -> None:
-        """Passes on what was chosen."""
-        if self.listener is not None:
-            self.listener.hear(self.memory, chosen.tokens + self.memory.prefix_tokens, chosen.weights)
+    chosen: list[Chosen] = field(default_factory=list)
+    layers: dict[int, Attention] | None = None
 
     @property
-    def looked(self) -> Provenance | None:
+    def looked(self) -> Provenance:
         """Where the answer came from."""
-        return None if self.listener is None else self.listener.told(self.memory)
+        if self.layers is not None:
+            return Provenance.of(self.memory, self.layers)
+        lead = self.memory.prefix_tokens
+        index = torch.cat([each.tokens + lead for each in self.chosen])[None, None]
+        weights = torch.cat([each.weights for each in self.chosen])[None, None]
+        return replace(Provenance.of(self.memory, {0: Attention(index, weights)}), layers=None)
+
+
+@dataclass(frozen=True)
+class LaidOut:
+    """A prompt (n,), and for each of its tokens which token of the memory it is; -1 where it is none."""
+
+    ids: Tensor
+    places: Tensor
 
 
 class DecoderOnlyEngine:
@@ -139,10 +149,12 @@ class DecoderOnlyEngine:
                     "no prompt was given; expected what the model is to do with the document, such as a question: "
                     "generate(memory, prompt=…)"
                 )
-            asked.append(Asked(memory, self.prompts.tail(prompt), Listener() if provenance else None))
-        new = self._answer(asked, generation)
+            asked.append(Asked(memory, self.prompts.tail(prompt)))
+        if provenance and self.selection == "top-k":
+            raise UnlimiformerError("provenance was asked for with selection 'top-k'; it is known for blocks only")
+        new = self._answer(asked, generation, provenance)
         parts = new.split(new.shape[0] // len(asked))
-        return [(part, one.looked) for part, one in zip(parts, asked, strict=True)]
+        return [(part, one.looked if provenance else None) for part, one in zip(parts, asked, strict=True)]
 
     def truncated(self, text: str) -> Truncated:
         """The plain model over as much of a text as its window holds."""
@@ -153,10 +165,10 @@ class DecoderOnlyEngine:
         del prompt
         return 0
 
-    def _answer(self, asked: list[Asked], generation: dict[str, Any]) -> Tensor:
+    def _answer(self, asked: list[Asked], generation: dict[str, Any], provenance: bool = False) -> Tensor:
         """New tokens (rows, T)."""
         if self.selection == "reread":
-            return self._reread(asked, generation)
+            return self._reread(asked, generation, provenance)
         self._refuse_without_cache(generation)
         if self.selection == "top-k":
             return self._retrieve(asked, generation)
@@ -171,23 +183,59 @@ class DecoderOnlyEngine:
     @torch.no_grad()
     def prompt(self, memory: Memory, question: str) -> Tensor:
         """Token ids of all that the model reads again for a question."""
-        return self._laid_out(Asked(memory, self.prompts.tail(question)))
+        return self._laid_out(Asked(memory, self.prompts.tail(question))).ids
 
-    def _reread(self, asked: list[Asked], generation: dict[str, Any]) -> Tensor:
-        ids, mask = _padded([self._laid_out(one) for one in asked], self._padding)
-        return self._new_tokens(ids, mask, generation)
+    def _reread(self, asked: list[Asked], generation: dict[str, Any], provenance: bool) -> Tensor:
+        prompts = [self._laid_out(one) for one in asked]
+        ids, mask = _padded([prompt.ids for prompt in prompts], self._padding)
+        if not provenance:
+            return self._new_tokens(ids, mask, generation)
+        made = self._made(ids, mask, {**generation, "return_dict_in_generate": True})
+        new = made.sequences[:, ids.shape[1] :]
+        each = new.shape[0] // len(asked)
+        rows = made.past_key_values.layers[0].keys.shape[0] // len(asked)  # beams
+        for number, (one, prompt) in enumerate(zip(asked, prompts, strict=True)):
+            cached = _prompt_cache(made.past_key_values, number * rows, ids.shape[1], prompt.ids.shape[0])
+            if cached is not None:
+                one.layers = self._attended(prompt, ended(self.model, generation, new[number * each]), cached)
+        return new
 
-    def _laid_out(self, one: Asked) -> Tensor:
+    def _attended(self, prompt: LaidOut, answer: Tensor, cache: DynamicCache) -> dict[int, Attention]:
+        """What the answer's tokens (T,) attended to among the tokens of the document, layer by layer.
+
+        They are read once more behind the prompt's cache, in one pass that tells its attention.
+        """
+        length = prompt.ids.shape[0]
+        ids = torch.cat((prompt.ids[-1:].to(answer.device), answer[:-1]))[None]
+        positions = torch.arange(length - 1, length - 1 + ids.shape[1], device=ids.device)[None]
+        implementation = self._base.config._attn_implementation
+        self._base.set_attn_implementation("eager")
+        try:
+            made = self.decoder.backbone(
+                ids, past_key_values=cache, position_ids=positions, use_cache=True, output_attentions=True
+            )
+        finally:
+            self._base.set_attn_implementation(implementation)
+        known = (prompt.places >= 0).nonzero()[:, 0]
+        found = {}
+        for layer, weights in enumerate(made.attentions):
+            seen = weights[0, :, :, known.to(weights.device)].float().cpu().transpose(0, 1)  # (T, H, n)
+            found[layer] = Attention(prompt.places[known].expand_as(seen), seen)
+        return found
+
+    def _laid_out(self, one: Asked) -> LaidOut:
         """Head, what was chosen, tail. What was chosen stands twice if the window has room: a causal model's word knows
         only what stands before it, and in the second copy every word knows all of the first."""
         policy = Reread(self._lookout, self.layout, self.block, self.top_k, self.prompts)
         chosen = policy.choose(one.memory, one.tail)
-        one.tell(chosen)
+        one.chosen.append(chosen)
         head, passage, tail = one.memory.prefix_ids, one.memory.text_ids[chosen.tokens], one.tail.ids
         room = self.window - head.shape[0] - tail.shape[0]
         whole = chosen.tokens.shape[0] == one.memory.text_tokens
         copies = 1 if whole or 2 * passage.shape[0] > room else 2
-        return torch.cat((head, *[passage] * copies, tail))
+        nowhere = [torch.full_like(part, -1) for part in (head, tail)]
+        places = torch.cat((nowhere[0], *[chosen.tokens + one.memory.prefix_tokens] * copies, nowhere[1]))
+        return LaidOut(torch.cat((head, *[passage] * copies, tail)), places)
 
     def _recall(self, asked: list[Asked], generation: dict[str, Any]) -> Tensor:
         """Blocks as they were read: their keys, rotated to where they stand now, and values fill the model's cache."""
@@ -198,7 +246,7 @@ class DecoderOnlyEngine:
         rows = []
         for one, choice in zip(asked, chosen, strict=True):
             for layer in layers if by_layer else [0]:
-                one.tell(choice[layer])
+                one.chosen.append(choice[layer])
             rows.append(torch.cat((one.memory.prefix_ids, one.memory.text_ids[choice[0].tokens])))
         filled = [
             [self._placed(one.memory, choice[layer], layer) for one, choice in zip(asked, chosen, strict=True)]
@@ -208,8 +256,6 @@ class DecoderOnlyEngine:
 
     def _retrieve(self, asked: list[Asked], generation: dict[str, Any]) -> Tensor:
         """Every head retrieves at every step; head and tail of the prompt are the model's own, local tokens."""
-        if any(one.listener is not None for one in asked):
-            raise UnlimiformerError("provenance was asked for with selection 'top-k'; it is known for blocks only")
         if any(one.memory.prefix_tokens == 0 for one in asked):
             raise UnlimiformerError("selection 'top-k' needs a head of the prompt; give a tokenizer or a prefix")
         documents = [Document(one.memory, self._positions(one.memory), self.top_k) for one in asked]
@@ -278,6 +324,12 @@ class DecoderOnlyEngine:
         return 0
 
     def _new_tokens(self, ids: Tensor, mask: Tensor, generation: dict[str, Any], cache: Any = None) -> Tensor:
+        made = self._made(ids, mask, generation, cache)
+        sequences = made if isinstance(made, Tensor) else made.sequences
+        return sequences[:, ids.shape[1] :]
+
+    def _made(self, ids: Tensor, mask: Tensor, generation: dict[str, Any], cache: Any = None) -> Any:
+        """What the model's own `generate` gives."""
         given = dict(generation)
         if not {"max_new_tokens", "max_length", "generation_config"} & set(given):
             given["max_new_tokens"] = _NEW_TOKENS
@@ -286,9 +338,7 @@ class DecoderOnlyEngine:
         if cache is not None:
             given["past_key_values"] = cache
         device = self.decoder.device
-        made = self._generate(input_ids=ids.to(device), attention_mask=mask.to(device), **given)
-        sequences = made if isinstance(made, Tensor) else made.sequences
-        return sequences[:, ids.shape[1] :]
+        return self._generate(input_ids=ids.to(device), attention_mask=mask.to(device), **given)
 
     def _long_generate(self, original: Callable) -> Callable:
         """Takes prompts longer than the model's limit: their middle is the document."""
@@ -326,7 +376,7 @@ class DecoderOnlyEngine:
         """What the model reads of a long prompt (S,): its head, what its tail wants of the middle, and its tail."""
         if self.selection != "reread":
             raise UnlimiformerError(f"selection is {self.selection!r}; a prompt is shortened by 'reread' alone")
-        return self._laid_out(self._parted([ids])[0])
+        return self._laid_out(self._parted([ids])[0]).ids
 
     def _parted(self, prompts: Sequence[Tensor]) -> list[Asked]:
         """Long prompts, whose middle is the document."""
@@ -389,6 +439,17 @@ def _padded(rows: Sequence[Tensor], padding: int) -> tuple[Tensor, Tensor]:
         ids[number, longest - row.shape[0] :] = row
         mask[number, longest - row.shape[0] :] = 1
     return ids, mask
+
+
+def _prompt_cache(cache: Any, row: int, padded: int, length: int) -> DynamicCache | None:
+    """One row's keys and values of all of its prompt but the last token; None where a layer keeps only the latest."""
+    found = DynamicCache()
+    for number, layer in enumerate(cache.layers):
+        if layer.keys.shape[2] < padded:
+            return None
+        kept = slice(padded - length, padded - 1)
+        found.update(layer.keys[row : row + 1, :, kept], layer.values[row : row + 1, :, kept], number)
+    return found
 
 
 def _joined(cached: Sequence[Tensor], tails: Sequence[Tail], padding: int) -> tuple[Tensor, Tensor]:

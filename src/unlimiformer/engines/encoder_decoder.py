@@ -15,14 +15,15 @@ from ..datastore import ExactStore, build
 from ..errors import UnlimiformerError, UnsupportedModelError
 from ..focusing import Part
 from ..install import Installation
+from ..listening import Listener
 from ..memory import Memory
 from ..probing import pooled, real_queries
-from ..provenance import Listener, Provenance
+from ..provenance import Provenance
 from ..reading import Reader
 from ..retrieval import EVERYTHING, Policy
 from ..usage import kept_gate
 from ..verification import verify_guess
-from .base import Made, generation_setting
+from .base import Made, ended
 
 
 class EncoderDecoderEngine:
@@ -74,14 +75,35 @@ class EncoderDecoderEngine:
             generation = {**generation, "decoder_input_ids": ids}
             if self.focus:
                 seen = self._focused(memories, ids)
-        listener = self._listener(generation) if provenance else None
+        given = self._given([_memory(each) for each in seen])
+        if not provenance:
+            made = self.model.generate(**given, **generation)
+            sequences = made if isinstance(made, Tensor) else made.sequences
+            return [(part, None) for part in sequences.split(sequences.shape[0] // len(memories))]
+        listener, settings = Listener(), {**generation, "return_dict_in_generate": True, "output_scores": True}
         with self._heard_by(listener):
-            made = self.model.generate(**self._given([_memory(each) for each in seen]), **generation)
-        sequences = made if isinstance(made, Tensor) else made.sequences
-        return [
-            (rows, None if listener is None else _told(listener, each))
-            for rows, each in zip(sequences.split(sequences.shape[0] // len(memories)), seen, strict=True)
-        ]
+            made = self.model.generate(**given, **settings)
+        return self._looked(made, seen, listener, generation)
+
+    def _looked(
+        self, made: Any, seen: list[Memory | Part], listener: Listener, generation: dict[str, Any]
+    ) -> list[Made]:
+        """Each input's sequences, and where the best of them looked."""
+        sequences, prompt = made.sequences, generation.get("decoder_input_ids")
+        told = 1 if prompt is None else prompt.shape[1]
+        beams = getattr(made, "beam_indices", None)
+        each = sequences.shape[0] // len(seen)
+        found: list[Made] = []
+        for number, (part, whole) in enumerate(zip(sequences.split(each), seen, strict=True)):
+            first = number * each
+            new = ended(self.model, generation, part[0, told:]).shape[0]
+            rows = [first] * new if beams is None else beams[first, :new].tolist()
+            layers = listener.followed(_memory(whole), rows, told - 1)
+            if isinstance(whole, Part):
+                found.append((part, Provenance.of(whole.whole, whole.in_whole(layers))))
+            else:
+                found.append((part, Provenance.of(whole, layers)))
+        return found
 
     @contextmanager
     def seeing_everything(self) -> Iterator[None]:
@@ -99,12 +121,14 @@ class EncoderDecoderEngine:
         listener = Listener()
         with self._heard_by(listener):
             self.model(**self._given(memories), decoder_input_ids=ids, use_cache=False)
-        return [
-            memory
-            if memory.windows == 1 or self.focus >= len(memory)
-            else Part.looked_at(listener.told(memory), self.focus)
-            for memory in memories
-        ]
+        found: list[Memory | Part] = []
+        for row, memory in enumerate(memories):
+            if memory.windows == 1 or self.focus >= len(memory):
+                found.append(memory)
+            else:
+                looked = Provenance.of(memory, listener.followed(memory, [row] * ids.shape[1], 0))
+                found.append(Part.looked_at(looked, self.focus))
+        return found
 
     def _given(self, memories: list[Memory]) -> dict[str, Any]:
         """What the model takes instead of inputs that are these memories."""
@@ -124,13 +148,6 @@ class EncoderDecoderEngine:
         """The start token, and the prompt's."""
         return 1 + (0 if prompt is None else len(self._tokenizer(prompt, add_special_tokens=False)["input_ids"]))
 
-    def _listener(self, generation: dict[str, Any]) -> Listener:
-        for name in ("num_beams", "num_return_sequences"):
-            value = generation_setting(self.model, generation, name, 1)
-            if value > 1:
-                raise UnlimiformerError(f"provenance was asked for with {name}={value}; it is known for 1 only")
-        return Listener()
-
     def decoder_prompts(self, prompts: list[str | None]) -> Tensor:
         """What the decoder's texts start with, as token ids (B, n)."""
         configs = (self.model.generation_config, self.model.config)
@@ -149,12 +166,6 @@ class EncoderDecoderEngine:
 
 def _memory(seen: Memory | Part) -> Memory:
     return seen.memory if isinstance(seen, Part) else seen
-
-
-def _told(listener: Listener, seen: Memory | Part) -> Provenance:
-    """Where in the whole memory the model looked."""
-    looked = listener.told(_memory(seen))
-    return seen.of_whole(looked) if isinstance(seen, Part) else looked
 
 
 def _window(adapter: Adapter, model: Any, tokenizer: Any, config: UnlimiformerConfig) -> int:
