@@ -58,6 +58,14 @@ def test_batches_beams_and_stores(tokenizer, book, store):
         assert one.text == other.text
 
 
+def test_one_memory_asked_twice_in_a_call(tokenizer, book):
+    with Unlimiformer(make("bart"), tokenizer, window=WINDOW, top_k=9, focus=40) as u:
+        memory = u.index(book)
+        together = u.generate([memory, memory], prompt=["w3", "w70"], **GREEDY)
+        alone = [u.generate(memory, prompt=prompt, **GREEDY) for prompt in ("w3", "w70")]
+    assert [out.text for out in together] == [out.text for out in alone]
+
+
 def test_without_a_prompt_or_with_a_wide_focus_all_tokens_are_seen(tokenizer, book):
     model = make("bart")
     with Unlimiformer(model, tokenizer, window=WINDOW, top_k=9) as u:
@@ -74,8 +82,13 @@ def test_without_a_prompt_or_with_a_wide_focus_all_tokens_are_seen(tokenizer, bo
 
 
 def test_layers_that_do_not_retrieve_still_see_the_first_window(tokenizer, book):
-    with Unlimiformer(make("bart"), tokenizer, window=WINDOW, top_k=9, layers=(1,), focus=40) as u:
-        assert u.generate(book, prompt="w3", **GREEDY).text
+    """With no layer that retrieves, a focus changes nothing."""
+    model = make("bart")
+    answers = []
+    for focus in (0, 40):
+        with Unlimiformer(model, tokenizer, window=WINDOW, top_k=9, layers=(), focus=focus) as u:
+            answers.append(u.generate(book, prompt="w3", **GREEDY).text)
+    assert answers[0] == answers[1]
 
 
 def test_what_cannot_be_focused_is_refused(tokenizer):

@@ -30,7 +30,7 @@ def _lm(folder, **changes):
 def test_a_short_prompt_is_read_as_it_is(folder):
     lm = _lm(folder)
     ids = lm.tok_encode("w1 w2 w3")
-    assert lm._read(ids) == ids
+    assert lm._read(ids, LIMIT) == ids
     ours, mask = lm.tok_batch_encode(["w1 w2 w3", "w1"])
     theirs, theirs_mask = super(UnlimiformerLM, lm).tok_batch_encode(["w1 w2 w3", "w1"])
     assert torch.equal(ours, theirs) and torch.equal(mask, theirs_mask)
@@ -47,14 +47,23 @@ def test_likelihoods_are_those_of_the_plain_model_behind_what_is_read(folder):
     found = lm.loglikelihood(requests, disable_tqdm=True)
     for request, (likelihood, greedy) in zip(requests, found, strict=True):
         prompt, continuation = lm._encode_pair(*request.args)
-        shown = lm._read(prompt)
-        assert len(shown) <= LIMIT - 8
+        shown = lm._read(prompt, LIMIT - len(continuation))
+        assert len(shown) + len(continuation) <= LIMIT
         with torch.no_grad():
             logits = lm.model(torch.tensor([[*shown, *continuation]])).logits[0].log_softmax(-1)
         rows = logits[len(shown) - 1 : -1]
         expected = float(rows.gather(1, torch.tensor(continuation)[:, None]).sum())
         assert likelihood == pytest.approx(expected, abs=1e-4)
         assert greedy == (rows.argmax(-1).tolist() == continuation)
+
+
+def test_a_long_answer_leaves_less_room_for_a_prompt(folder):
+    lm = _lm(folder)
+    prompt = make_book(LIMIT - 100)
+    whole, _ = lm.tok_batch_encode([prompt], left_truncate_len=LIMIT - 8)
+    shown, _ = lm.tok_batch_encode([prompt], left_truncate_len=LIMIT - 300)
+    assert whole.shape[1] > LIMIT - 101 and shown.shape[1] < LIMIT - 300
+    assert torch.equal(shown[:, -20:], whole[:, -20:])
 
 
 def test_what_cannot_be_asked_is_refused(folder, tmp_path):

@@ -19,6 +19,7 @@ from .sources import given_ids, text_pieces
 from .usage import kept_usage
 
 PLACES = ("window", "decoder")
+_ANSWER = 128  # tokens that an answer may have, if nobody says
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ class Conversation:
         engine, tokenizer = self.wrapped.engine, self.wrapped.tokenizer
         text = self.source.text if isinstance(self.source, Memory) else self._text
         if isinstance(engine, DecoderOnlyEngine):
-            self._plain = self._plain or engine.truncated(text)
+            self._plain = self._plain or engine.truncated(text, generation.get("max_new_tokens", _ANSWER))
             return self._plain.ask(self._prompt(question), **generation)
         before = self.asking.text(question) if self._before_windows else ""
         inputs = tokenizer(before + text, truncation=True, max_length=self.wrapped.window, return_tensors="pt")

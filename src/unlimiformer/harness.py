@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from .engines import DecoderOnlyEngine
 from .errors import UnlimiformerError
-from .loading import load, usable_device
+from .loading import load_on
 from .model import Unlimiformer
 
 try:
@@ -22,29 +23,31 @@ try:
 except ImportError:
     raise UnlimiformerError("the harness needs the package `lm_eval`; install unlimiformer[harness]") from None
 
-_SETTINGS = ("top_k", "window", "overlap", "block", "dtype")
+_SETTINGS = ("top_k", "window", "overlap", "block")
 
 
 @register_model("unlimiformer")
 class UnlimiformerLM(HFLM):
     """The harness's own model class; a prompt that is too long is read in windows, and shortened to what it asks for.
 
-    `pretrained` is a catalogue name, a folder or a hub id. `long_from`: prompts of more tokens are long; by default
-    those that leave the plain model no room for an answer.
+    `pretrained` is a catalogue name, a folder or a hub id; `dtype` is that of its weights. `long_from`: prompts of more
+    tokens are long; by default those that leave the plain model no room for an answer.
     """
 
     def __init__(
         self,
         pretrained: str,
         device: str | None = None,
+        dtype: str | None = None,
         long_from: int | None = None,
         max_gen_toks: int | None = None,
         **others: Any,
     ) -> None:
         settings = {name: others.pop(name) for name in _SETTINGS if name in others}
-        usable = "cpu" if device is None or (device == "cuda" and not torch.cuda.is_available()) else device
-        model, tokenizer = load(pretrained, device=usable)
-        wrapped = Unlimiformer(model.to(usable_device(usable)), tokenizer, **settings)
+        best = "cuda" if torch.cuda.is_available() else "cpu"
+        wanted = best if device in (None, "cuda") else device
+        model, tokenizer = load_on(pretrained, wanted, None if dtype in (None, "auto") else _dtype(str(dtype)))
+        wrapped = Unlimiformer(model, tokenizer, **settings)
         if not isinstance(wrapped.engine, DecoderOnlyEngine):
             wrapped.remove()
             raise UnlimiformerError(
@@ -55,12 +58,11 @@ class UnlimiformerLM(HFLM):
         super().__init__(pretrained=model, tokenizer=tokenizer, **others)
         if max_gen_toks is not None:
             self._max_gen_toks = max_gen_toks
-        room = self._engine.decoder.limit - self.max_gen_toks
-        self._long_from = room if long_from is None else min(long_from, room)
-        if self._long_from < 1:
+        limit = self._engine.decoder.limit
+        self._long_from = limit if long_from is None else min(long_from, limit)
+        if self.max_gen_toks >= limit:
             raise UnlimiformerError(
-                f"max_gen_toks is {self.max_gen_toks}, and {pretrained} reads {self._engine.decoder.limit} tokens: "
-                "give less"
+                f"max_gen_toks is {self.max_gen_toks}; {pretrained} reads {limit} tokens: give less"
             )
 
     @property
@@ -75,20 +77,25 @@ class UnlimiformerLM(HFLM):
         left_truncate_len: int | None = None,
         truncation: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """Prompts as they are read, side by side."""
-        del left_truncate_len, truncation  # nothing is cut off
-        rows = [self._read(self.tok_encode(text)) for text in strings]
+        """Prompts as they are read, side by side; `left_truncate_len` is what the answer leaves room for."""
+        del truncation  # nothing is cut off
+        room = left_truncate_len or self._engine.decoder.limit
+        rows = [self._read(self.tok_encode(text), room) for text in strings]
         padded = self.tokenizer.pad({"input_ids": rows}, padding_side=padding_side, return_tensors="pt")
         return padded["input_ids"], padded["attention_mask"]
 
     def _loglikelihood_tokens(self, requests: list[tuple], *args: Any, **kwargs: Any) -> list[tuple[float, bool]]:
         """Continuations behind prompts as they are read."""
-        short = [(texts, self._read(prompt), continuation) for texts, prompt, continuation in requests]
+        limit = self._engine.decoder.limit
+        short = [
+            (texts, self._read(prompt, limit - len(continuation)), continuation)
+            for texts, prompt, continuation in requests
+        ]
         return super()._loglikelihood_tokens(short, *args, **kwargs)
 
-    def _read(self, prompt: list[int]) -> list[int]:
-        """What the model sees of a prompt; all of it if it is not long. The last one is kept: choices share theirs."""
-        if len(prompt) <= self._long_from:
+    def _read(self, prompt: list[int], room: int) -> list[int]:
+        """What the model sees of a prompt; all of it if there is room. The last one is kept: choices share theirs."""
+        if len(prompt) <= min(self._long_from, room):
             return prompt
         key = tuple(prompt)
         if key not in self._shown:
@@ -100,7 +107,17 @@ def main() -> None:
     """The harness's command line."""
     from lm_eval.__main__ import cli_evaluate
 
-    cli_evaluate()
+    try:
+        cli_evaluate()
+    except UnlimiformerError as error:
+        sys.exit(f"error: {error}")
+
+
+def _dtype(name: str) -> torch.dtype:
+    found = getattr(torch, name.removeprefix("torch."), None)
+    if not isinstance(found, torch.dtype):
+        raise UnlimiformerError(f"dtype is {name!r}; expected auto, float32, bfloat16 or float16")
+    return found
 
 
 if __name__ == "__main__":

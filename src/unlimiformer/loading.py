@@ -42,6 +42,13 @@ def load(
     return model.eval(), tokenizer
 
 
+def load_on(name: str | os.PathLike[str], device: str | None, dtype: Any = None) -> tuple[Any, Any]:
+    """A model, where it will run, and its tokenizer; None leaves it where it is loaded."""
+    wanted = None if device is None else usable_device(device)
+    model, tokenizer = load(name, dtype, device)
+    return model if wanted is None else model.to(wanted), tokenizer
+
+
 def usable_device(name: str) -> Any:
     """The device of this name; an error if nothing can be computed there."""
     import torch

@@ -171,6 +171,7 @@ class Unlimiformer:
             prefixes = None if prefix is None else [str(each[i]) for i in fresh]
             read = self.engine.reader.read_texts([sources[i] for i in fresh], prefixes, self.engine.encode)
             for i, memory in zip(fresh, read, strict=True):
+                memory.store = self.engine.searched(memory)
                 memories[i] = memory
         for memory in memories:
             if memory not in read:

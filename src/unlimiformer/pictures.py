@@ -15,5 +15,7 @@ def pyplot() -> Any:
         matplotlib.use("Agg")
         from matplotlib import pyplot as plots
     except ImportError:
-        raise UnlimiformerError("the picture needs matplotlib: pip install 'unlimiformer[bench]'") from None
+        raise UnlimiformerError(
+            "pictures need the package `matplotlib`; install it, or unlimiformer[evaluate]"
+        ) from None
     return plots

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,6 @@ from tiny_decoders import tiny_decoder
 from unlimiformer import Unlimiformer
 from unlimiformer.errors import UnlimiformerError
 from unlimiformer.evaluation import EvaluationSettings, Result, compare, evaluate, run
-from unlimiformer.retrieval import EVERYTHING
 
 LENGTHS = (40, 200, 90, 60, 150)
 
@@ -57,10 +57,11 @@ def _answers(folder):
 def test_every_method_answers_as_the_wrapper_does(model, data, tmp_path):
     results = {}
     for method in run.METHODS:
-        results[method] = evaluate(_settings(model, data, method=method), tmp_path / method)
+        config = {} if method == "sled" else {"top_k": 8}
+        results[method] = evaluate(_settings(model, data, method=method, config=config), tmp_path / method)
     rows = _lines(tmp_path / "unlimiformer" / run.PREDICTIONS)
     lines = {line["question"]: line for line in _lines(data)}
-    settings = {"unlimiformer": {"top_k": 8}, "sled": {"top_k": EVERYTHING}, "memorizing": {"top_k": 8, "layers": [1]}}
+    settings = {"unlimiformer": {"top_k": 8}, "sled": {"top_k": 10**6}, "memorizing": {"top_k": 8, "layers": [1]}}
     for method, given in settings.items():
         told = {row["question"]: row["answer"] for row in _lines(tmp_path / method / run.PREDICTIONS)}
         with Unlimiformer.from_pretrained(model, **given) as u:
@@ -81,7 +82,8 @@ def test_the_longest_come_first_and_batches_change_nothing(model, data, tmp_path
     assert alone.metrics == together.metrics
     short = _settings(model, data, batch_size=3, method="truncate")
     single = _settings(model, data, method="truncate")
-    evaluate(short, tmp_path / "short"), evaluate(single, tmp_path / "single")
+    evaluate(short, tmp_path / "short")
+    evaluate(single, tmp_path / "single")
     assert _answers(tmp_path / "short") == _answers(tmp_path / "single")
 
 
@@ -111,14 +113,22 @@ def test_a_run_that_was_stopped_ends_with_the_same_numbers(model, data, tmp_path
     if temperature:
         first, second = ({k: a for (k, s), a in _answers(tmp_path / "whole").items() if s == seed} for seed in seeds)
         assert first != second
-    monkeypatch.setattr(run, "load", None)  # a whole run needs no model
-    assert evaluate(settings, tmp_path / "stopped").metrics == whole.metrics
+    monkeypatch.setattr(run, "load_on", None)  # a whole run needs no model, also for another metric
+    assert evaluate(settings, tmp_path / "stopped") == resumed
+    assert set(evaluate(replace(settings, metrics=("exact_match",)), tmp_path / "stopped").metrics) == {"exact_match"}
 
 
 def test_a_folder_has_one_run(model, data, tmp_path):
     evaluate(_settings(model, data), tmp_path / "run")
     with pytest.raises(UnlimiformerError, match=r"has a run with beams 1; give these, or another folder"):
         evaluate(_settings(model, data, beams=2), tmp_path / "run")
+    letters = tmp_path / "letters.yaml"
+    letters.write_text("version: 1\nabout: mine\nmetrics: [f1]\nnew_tokens: 3\n")
+    mine = _settings(model, data, task=str(letters), new_tokens=None)
+    evaluate(mine, tmp_path / "mine")
+    letters.write_text("version: 2\nabout: mine\nmetrics: [f1]\nnew_tokens: 5\n")
+    with pytest.raises(UnlimiformerError, match=r"has a run with new_tokens 3, task_version 1"):
+        evaluate(mine, tmp_path / "mine")
     other = tmp_path / "other.jsonl"
     other.write_text('{"document": "w1", "answer": "w2"}\n')
     with pytest.raises(UnlimiformerError, match="has a run with data"):
@@ -132,14 +142,16 @@ def test_a_folder_has_one_run(model, data, tmp_path):
         evaluate(_settings(model, data), tmp_path / "full")
 
 
-def test_a_limit_holds_for_every_method(model, data, tmp_path):
-    limited = evaluate(_settings(model, data, input_limit=50), tmp_path / "limited")
+@pytest.mark.parametrize("method", ["unlimiformer", "sled"])
+def test_a_limit_holds(model, data, tmp_path, method):
+    changes = {"method": method, "config": {}}
+    limited = evaluate(_settings(model, data, input_limit=50, **changes), tmp_path / "limited")
     lines = _lines(data)
     for line in lines:
         line["document"] = " ".join(line["document"].split()[:50])
     short = tmp_path / "short.jsonl"
     short.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    evaluate(_settings(model, str(short)), tmp_path / "short")
+    evaluate(_settings(model, str(short), **changes), tmp_path / "short")
     assert sorted(_answers(tmp_path / "limited").values()) == sorted(_answers(tmp_path / "short").values())
     assert limited.settings["input_limit"] == 50
 
@@ -168,6 +180,74 @@ def test_one_question_with_several_answers_is_asked_once(model, tmp_path):
     assert row["references"] == ["w5", "w6"] and len(result.keys) == 1
 
 
+def test_the_answers_of_one_question_stay_together(model, tmp_path):
+    path = tmp_path / "d.jsonl"
+    lines = [{"document": f"w1 w{n}", "question": "w3", "answer": ["w5", "w6", f"w{n}"]} for n in range(4)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    evaluate(_settings(model, str(path), examples=3), tmp_path / "some")
+    assert [len(row["references"]) for row in _lines(tmp_path / "some" / run.PREDICTIONS)] == [3, 3, 3]
+    evaluate(_settings(model, str(path)), tmp_path / "all")
+    assert compare([tmp_path / "all", tmp_path / "some"]).items == 3
+
+
+def test_equal_lines_are_items_of_their_own(model, tmp_path):
+    path = tmp_path / "d.jsonl"
+    path.write_text((json.dumps({"document": "w1 w2", "answer": "w5"}) + "\n") * 3)
+    result = evaluate(_settings(model, str(path)), tmp_path / "run")
+    assert len(set(result.keys)) == 3 and len(_lines(tmp_path / "run" / run.PREDICTIONS)) == 3
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ({"document": " ", "answer": "x"}, "line 1: the document is empty"),
+        ({"document": "w1", "question": "", "answer": "x"}, "line 1: the question is empty"),
+        ({"document": "w1", "questions": []}, "line 1: no questions"),
+    ],
+)
+def test_what_cannot_be_asked_is_left_out(model, tmp_path, line, message):
+    path = tmp_path / "d.jsonl"
+    path.write_text(json.dumps(line) + "\n" + json.dumps({"document": "w1", "answer": "x"}) + "\n")
+    result = evaluate(_settings(model, str(path)), tmp_path / "run")
+    assert len(result.keys) == 1 and message in result.left_out[0]
+
+
+def test_a_mistyped_model_spoils_no_folder(model, data, tmp_path):
+    with pytest.raises(UnlimiformerError, match="has no config"):
+        evaluate(_settings("./nowhere", data), tmp_path / "run")
+    evaluate(_settings(model, data), tmp_path / "run")
+
+
+def test_another_model_in_the_same_place_is_noticed(data, tmp_path, monkeypatch):
+    folder = save(tmp_path / "model", make("bart"), make_tokenizer())
+    answer = run.Answering.answers
+    monkeypatch.setattr(run.Answering, "answers", lambda self, items: _stop(answer(self, items), items))
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(_settings(folder, data), tmp_path / "run")
+    monkeypatch.undo()
+    torch.manual_seed(99)
+    save(tmp_path / "model", make("bart", seed=5), make_tokenizer())
+    with pytest.raises(UnlimiformerError, match="has a run with model_digest"):
+        evaluate(_settings(folder, data), tmp_path / "run")
+
+
+def _stop(answers, items):
+    if items[0].question == "w4":
+        raise KeyboardInterrupt
+    return answers
+
+
+def test_predictions_that_were_harmed(model, data, tmp_path):
+    whole = evaluate(_settings(model, data), tmp_path / "run")
+    path = tmp_path / "run" / run.PREDICTIONS
+    path.write_bytes(path.read_bytes()[:-1])  # the last line is whole but for its end
+    assert evaluate(_settings(model, data), tmp_path / "run").scores == whole.scores
+    assert len(_lines(path)) == 5
+    path.write_text("x\n" + path.read_text())
+    with pytest.raises(UnlimiformerError, match=r"line 1 is no answer; mend or remove that line"):
+        evaluate(_settings(model, data), tmp_path / "run")
+
+
 def test_a_question_in_the_decoder_has_a_text_read_once(model, data, tmp_path, monkeypatch):
     readings, index = [], Unlimiformer.index
     monkeypatch.setattr(Unlimiformer, "index", lambda self, *a, **k: (readings.append(1), index(self, *a, **k))[1])
@@ -181,8 +261,12 @@ def test_a_decoder_only_model(tokenizer, data, tmp_path):
     ours = evaluate(_settings(folder, data, **given), tmp_path / "ours")
     plain = evaluate(_settings(folder, data, method="truncate", **given), tmp_path / "plain")
     assert ours.keys == plain.keys and _answers(tmp_path / "ours") != _answers(tmp_path / "plain")
-    with pytest.raises(UnlimiformerError, match="the method is 'sled' and LlamaForCausalLM is decoder-only"):
-        evaluate(_settings(folder, data, method="sled", **given), tmp_path / "sled")
+    beams = evaluate(_settings(folder, data, method="truncate", beams=3, **given), tmp_path / "beams")
+    assert beams.keys == plain.keys
+    with pytest.raises(UnlimiformerError, match="the method is 'memorizing' and LlamaForCausalLM is decoder-only"):
+        evaluate(_settings(folder, data, method="memorizing", **given), tmp_path / "memorizing")
+    with pytest.raises(UnlimiformerError, match="form was given; a decoder-only model is asked behind the text"):
+        evaluate(_settings(folder, data, **{**given, "form": "{question}?"}), tmp_path / "form")
 
 
 def test_a_result_carries_all_that_decided_it(model, data, tmp_path):
@@ -204,6 +288,8 @@ def test_a_result_carries_all_that_decided_it(model, data, tmp_path):
         ({"input_limit": 0}, "input_limit is 0"),
         ({"place": "margin"}, "place is 'margin'"),
         ({"layer": 1}, "a layer was given; it is for method 'memorizing'"),
+        ({"method": "sled"}, "top_k was given with method 'sled', which decides it"),
+        ({"config": {"focus": 40}}, "focus is 40 and questions stand before every window"),
         ({"task": "poetry"}, "no task 'poetry'"),
     ],
 )

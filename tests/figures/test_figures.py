@@ -54,7 +54,7 @@ def test_hits_are_those_of_every_head_at_every_step(wrapped, book, tmp_path):
     rows = _rows(data)
     assert sum(float(row["share_of_hits"]) for row in rows) == pytest.approx(1, abs=1e-4)
     looked = wrapped.generate(book, prefix="w1\n", provenance=True, max_new_tokens=6, do_sample=False).provenance
-    steps = figures["new_tokens"] - 1
+    steps = figures["new_tokens"]
     assert int(looked.hits.sum()) == steps * 2 * 4 * 4, "layers, heads, k"
     assert figures["retrieved_once_or_more"] == pytest.approx(float((looked.hits > 0).float().mean()))
     places = torch.repeat_interleave(torch.arange(len(looked.hits)), looked.hits)

@@ -157,6 +157,10 @@ def test_malformed_lines_are_reported_and_left_out(tmp_path):
     heard = []
     made = task("qmsum").load(path, report=heard.append)
     assert made == [Example("one", "a"), Example("A meeting", "so", "Why?", "x"), Example("one", "a")]
+    mine = Task("mine", 1, "", ("f1",), 5, {"document": "document", "answer": "highlights"})
+    path.write_text(json.dumps({"document": "d", "highlights": "h"}) + "\n" + good)
+    assert mine.load(path) == [Example("d", "h"), Example("one", "a")], "the task's fields, or our own"
+    path.write_bytes(b"\n".join([good.encode(), b"{"]))
     assert [re.search(r"line (\d)", line)[1] for line in heard] == ["2", "4", "5"]
     with pytest.raises(UnlimiformerError, match="line 2: no JSON"):
         task("qmsum").load(path)
@@ -178,7 +182,7 @@ def test_wikisum_is_ordered_by_tf_idf():
     made = task("wikisum").example(row)
     # by hand: log(4/1) for "lamp" and "of", log(4/2) for "riga": 2.77 + 0.69, 2 x 0.69, and nothing for the others
     assert made.document.split("\n") == ["the lamp of Riga", "Riga and Riga again", "nothing here", "the the the"]
-    with pytest.raises(UnlimiformerError, match="list of paragraphs"):
+    with pytest.raises(UnlimiformerError, match="list of texts"):
         task("wikisum").example({**row, "paragraphs": "one"})
 
 
@@ -188,8 +192,11 @@ def test_a_task_of_ones_own(tmp_path):
     mine = task(str(path))
     assert (mine.name, mine.version, mine.metrics) == ("letters", 3, ("f1",))
     assert mine.example({"body": "b", "gist": "g"}) == Example("b", "g")
-    with pytest.raises(UnlimiformerError, match="expected one of: gist"):
+    with pytest.raises(UnlimiformerError, match="letters needs 'gist' as well"):
         mine.example({"body": "b"})
+    path.write_text("version: 1\nabout: x\nmetrics: rouge\nnew_tokens: 3\n")
+    with pytest.raises(UnlimiformerError, match="metrics is 'rouge'; expected a list"):
+        task(str(path))
     path.write_text("version: 1\nmetricks: []\n")
     with pytest.raises(UnlimiformerError, match="has metricks; expected: about"):
         task(str(path))

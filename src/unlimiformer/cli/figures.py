@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import UnlimiformerError
+from ..pictures import pyplot
 from .console import integers, messages, progress_bar, quiet_libraries
 from .evaluate import Beams, Data, Examples, NewTokens, Split, Task
 from .options import AsJson, Device, Overlap, TopK, Window, fetch, load_wrapped, settings
@@ -41,6 +42,8 @@ def quality(
     """Quality against the allowed input length (the paper's figure 3). Stopped, the same command goes on."""
     allowed = [None if part.strip() == "all" else part for part in limits.split(",")]
     chosen = [None if part is None else (integers("--limits", part) or (0,))[0] for part in allowed]
+    if 0 in chosen:
+        raise UnlimiformerError(f"--limits is {limits!r}; expected numbers of at least 1, or all")
     quiet_libraries()
     fetch(model)
     from ..evaluation import EvaluationSettings
@@ -110,7 +113,11 @@ def hits(
         raise UnlimiformerError(f"--new-tokens is {new_tokens}; expected at least 1")
     wrapped, words = _opened(model, text, {"top_k": top_k, "window": window, "overlap": overlap}, device)
     from ..asking import Asking
+    from ..engines import EncoderDecoderEngine
     from ..figures import hits as figure
+
+    if isinstance(wrapped.engine, EncoderDecoderEngine):
+        wrapped.engine.focus = 0  # what heads retrieve themselves is drawn
 
     with progress_bar("Reading") as progress:
         told, files = figure.run(wrapped, Asking.for_model(model), words, question, new_tokens, output, progress)
@@ -147,6 +154,7 @@ def mass(
 
 def _opened(model: str, text: str, given: dict[str, Any], device: str | None) -> tuple[Any, str]:
     config = settings(**given)
+    pyplot()  # what is missing is said before any work
     quiet_libraries()
     (words,) = fetch(model, text)
     return load_wrapped(model, config, device), words

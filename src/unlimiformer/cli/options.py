@@ -104,13 +104,10 @@ def load_wrapped(
     """Loads a model and wraps it; an encoder's states are kept in `encoder_dtype` if the settings leave it open."""
     with messages.status(f"Loading {name}"):
         quiet_libraries()
-        from ..loading import load, usable_device
+        from ..loading import load_on
         from ..model import Unlimiformer
 
-        wanted = None if device is None else usable_device(device)
-        model, tokenizer = load(name, device=device)
+        model, tokenizer = load_on(name, device)
         if config.dtype is None and model.config.is_encoder_decoder:
             config = replace(config, dtype=encoder_dtype)
-        if wanted is not None:
-            model.to(wanted)
         return Unlimiformer(model, tokenizer, config)

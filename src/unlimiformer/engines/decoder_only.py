@@ -156,9 +156,9 @@ class DecoderOnlyEngine:
         parts = new.split(new.shape[0] // len(asked))
         return [(part, one.looked if provenance else None) for part, one in zip(parts, asked, strict=True)]
 
-    def truncated(self, text: str) -> Truncated:
-        """The plain model over as much of a text as its window holds."""
-        return Truncated(self.decoder, self.prompts, self._tokenizer, text)
+    def truncated(self, text: str, answer: int) -> Truncated:
+        """The plain model over as much of a text as its window holds, with room for an answer of so many tokens."""
+        return Truncated(self.decoder, self.prompts, self._tokenizer, text, answer)
 
     def given_tokens(self, prompt: str | None) -> int:
         """A sequence is the answer alone."""

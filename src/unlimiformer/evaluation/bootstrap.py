@@ -1,7 +1,12 @@
-"""How sure a mean is, and a difference of two: by drawing the examples again, many times."""
+"""How sure a mean is, and a difference of two: by drawing again, many times.
+
+What is drawn are documents, each with all its questions: answers about one text are alike, and drawn one by one they
+would make a mean look surer than it is. Where all questions are about one document, questions are drawn.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +16,7 @@ from .metrics.rouge import KINDS, geometric
 DRAWS = 10_000
 _AT_ONCE = 500  # draws that are held
 Columns = dict[str, np.ndarray]
-"""Scores (n,) of all examples, by what they measure."""
+"""Scores (n,) of all items, by what they measure; NaN where an item has none."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +30,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Difference:
-    """A mean less another on the same examples, its bounds, and how likely so large a one is by chance (two-sided)."""
+    """A mean less another on the same items, its bounds, and how likely so large a one is by chance (two-sided)."""
 
     value: float
     low: float
@@ -33,47 +38,57 @@ class Difference:
     p: float
 
 
-def means(columns: Columns) -> Columns:
-    """Over the last axis, of what has a score; with the geometric mean of ROUGE where its parts are there."""
-    found = {name: _mean(values) for name, values in columns.items() if not np.isnan(values).all()}
-    if set(KINDS) <= set(found):
-        found["rouge"] = geometric(found)
-    return found
+def means(columns: Columns) -> dict[str, float]:
+    """Of what has a score; with the geometric mean of ROUGE where its parts are there."""
+    found = {name: float(np.nanmean(values)) for name, values in columns.items() if not np.isnan(values).all()}
+    return _completed(found)
 
 
-def intervals(columns: Columns, draws: int = DRAWS, seed: int = 0) -> dict[str, Interval]:
-    """For every mean."""
-    drawn = _drawn(columns, draws, seed)
-    return {name: Interval(float(mean), *_bounds(drawn[name])) for name, mean in means(columns).items()}
+def intervals(
+    columns: Columns, documents: Sequence[int] | None = None, draws: int = DRAWS, seed: int = 0
+) -> dict[str, Interval]:
+    """For every mean; `documents` numbers the document of each item."""
+    drawn = _drawn(columns, documents, draws, seed)
+    return {name: Interval(mean, *_bounds(drawn[name])) for name, mean in means(columns).items()}
 
 
-def differences(one: Columns, other: Columns, draws: int = DRAWS, seed: int = 0) -> dict[str, Difference]:
-    """Of the means of `one` less those of `other`, whose examples are the same and in the same order."""
+def differences(
+    one: Columns, other: Columns, documents: Sequence[int] | None = None, draws: int = DRAWS, seed: int = 0
+) -> dict[str, Difference]:
+    """Of the means of `one` less those of `other`, whose items are the same and in the same order."""
     first, second = means(one), means(other)
-    ours, theirs = _drawn(one, draws, seed), _drawn(other, draws, seed)
+    ours, theirs = (_drawn(columns, documents, draws, seed) for columns in (one, other))
     found = {}
-    for name in first.keys() & second.keys():
+    for name in (name for name in first if name in second):
         drawn = ours[name] - theirs[name]
+        drawn = drawn[~np.isnan(drawn)]
         wrong_side = min((drawn <= 0).sum(), (drawn >= 0).sum())
-        p = min(1.0, 2 * (wrong_side + 1) / (draws + 1))
-        found[name] = Difference(float(first[name] - second[name]), *_bounds(drawn), p)
+        p = min(1.0, 2 * (wrong_side + 1) / (len(drawn) + 1))
+        found[name] = Difference(first[name] - second[name], *_bounds(drawn), float(p))
     return found
 
 
-def _mean(values: np.ndarray) -> np.ndarray:
-    with np.errstate(invalid="ignore"):
-        return np.nansum(values, axis=-1) / (~np.isnan(values)).sum(axis=-1)
+def _completed(found: dict) -> dict:
+    return {**found, "rouge": geometric(found)} if set(KINDS) <= set(found) else found
 
 
-def _drawn(columns: Columns, draws: int, seed: int) -> Columns:
-    """Means (draws,) of examples that were drawn again; the same examples for one seed."""
-    rng = np.random.default_rng(seed)
+def _drawn(columns: Columns, documents: Sequence[int] | None, draws: int, seed: int) -> Columns:
+    """Means (draws,) of what was drawn; the same for one seed."""
     count = len(next(iter(columns.values())))
-    parts = []
+    groups = np.arange(count)
+    if documents is not None and len(set(documents)) > 1:
+        groups = np.unique(documents, return_inverse=True)[1]
+    units = groups.max() + 1
+    sums = {name: np.bincount(groups, np.nan_to_num(values), units) for name, values in columns.items()}
+    counts = {name: np.bincount(groups, ~np.isnan(values), units) for name, values in columns.items()}
+    rng = np.random.default_rng(seed)
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in columns}
     for start in range(0, draws, _AT_ONCE):
-        chosen = rng.integers(count, size=(min(_AT_ONCE, draws - start), count))
-        parts.append(means({name: values[chosen] for name, values in columns.items()}))
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        chosen = rng.integers(units, size=(min(_AT_ONCE, draws - start), units))
+        for name in columns:
+            with np.errstate(invalid="ignore"):
+                parts[name].append(sums[name][chosen].sum(1) / counts[name][chosen].sum(1))
+    return _completed({name: np.concatenate(each) for name, each in parts.items()})
 
 
 def _bounds(drawn: np.ndarray) -> tuple[float, float]:

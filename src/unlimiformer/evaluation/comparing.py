@@ -12,6 +12,8 @@ from ..errors import UnlimiformerError
 from .bootstrap import Columns, Difference, Interval, differences, intervals
 from .run import Result
 
+_DECIDED_BY = {"entities": ("entity_model",), "bertscore": ("bertscore_model", "bertscore_layer")}
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -39,12 +41,22 @@ def compare(paths: Sequence[str | Path]) -> Comparison:
     shared = [name for name in columns[0] if all(name in each for each in columns)]
     if not shared:
         raise UnlimiformerError("the results have no metric in common; evaluate again with the same --metrics")
+    for metric, names in _DECIDED_BY.items():
+        used = {tuple(result.settings[name] for name in names) for result in results}
+        if metric in shared and len(used) > 1:
+            values = ", ".join(str(value) for value in sorted(used, key=str))
+            raise UnlimiformerError(
+                f"the results measure {metric} with different {' and '.join(names)}: {values}; evaluate again with one "
+                "(answers are kept)"
+            )
     columns = [{name: each[name] for name in shared} for each in columns]
+    places = {key: place for place, key in enumerate(results[0].keys)}
+    documents = [results[0].documents[places[key]] for key in common]
     return Comparison(
         len(common),
         _names(paths),
-        [intervals(each) for each in columns],
-        [differences(each, columns[0]) for each in columns[1:]],
+        [intervals(each, documents) for each in columns],
+        [differences(each, columns[0], documents) for each in columns[1:]],
     )
 
 

@@ -6,6 +6,7 @@ All of them are settings of one wrapped model: SLED sees every token, Memorizing
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,10 +14,10 @@ import torch
 
 from ..asking import Asking, Conversation
 from ..config import UnlimiformerConfig
-from ..engines import DecoderOnlyEngine
+from ..engines import DecoderOnlyEngine, EncoderDecoderEngine
 from ..errors import UnlimiformerError
 from ..model import Unlimiformer
-from ..retrieval import EVERYTHING, memorizing_layer
+from ..retrieval import memorizing_layer
 
 METHODS = ("unlimiformer", "truncate", "sled", "memorizing")
 
@@ -46,6 +47,11 @@ class Answering:
     ) -> None:
         self.method, self._asking, self._generation = method, asking, generation
         self.wrapped = Unlimiformer(model, tokenizer, _configured(method, model, tokenizer, config, layer))
+        if self.wrapped.config.focus and config.focus and asking.place == "window":
+            self.wrapped.remove()
+            raise UnlimiformerError(
+                f"focus is {config.focus} and questions stand before every window; it is for questions in the decoder"
+            )
         self._causal = isinstance(self.wrapped.engine, DecoderOnlyEngine)
         self._talk: Conversation | None = None
 
@@ -56,6 +62,12 @@ class Answering:
 
     def answers(self, items: Sequence[Item]) -> list[str]:
         """One for each item, in order."""
+        engine = self.wrapped.engine
+        sled = self.method == "sled" and isinstance(engine, EncoderDecoderEngine)
+        with engine.seeing_everything() if sled else nullcontext():  # type: ignore[union-attr]
+            return self._answers(items)
+
+    def _answers(self, items: Sequence[Item]) -> list[str]:
         if not self.together:
             return [self._answer(item) for item in items]
         asked = [self._asking.text(item.question) for item in items]
@@ -93,7 +105,7 @@ def _configured(
             f"the method is {method!r} and {type(model).__name__} is decoder-only; expected unlimiformer or truncate"
         )
     if method == "sled":
-        return replace(config, top_k=EVERYTHING, focus=0)
+        return config
     with Unlimiformer(model, tokenizer, config) as wrapped:
         layers = len(wrapped.installation.attentions)
     chosen = memorizing_layer(layers) if layer is None else layer

@@ -7,8 +7,9 @@ import json
 import math
 import platform
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ from ..asking import PLACES, Asking
 from ..config import UnlimiformerConfig
 from ..encoding import Progress
 from ..errors import UnlimiformerError
-from ..loading import load, usable_device
+from ..fingerprint import model_digest
+from ..loading import load_on
 from ..machine import peak_memory
 from ..paths import write_whole
 from ..tasks import Example, Task, task
@@ -30,7 +32,8 @@ from .metrics import METRICS, BertScore, EntityRecall, Metric
 
 SETTINGS, PREDICTIONS, RESULT = "settings.json", "predictions.jsonl", "result.json"
 _PACKAGES = ("unlimiformer", "torch", "transformers", "rouge-score", "bert-score", "spacy")
-_ONLY_SPEED = ("device",)  # settings that a run may go on with changed
+_MAY_CHANGE = ("device", "strict", "metrics", "entity_model", "bertscore_model", "bertscore_layer")
+"""Settings that decide no answer: a run may go on with others."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +70,12 @@ class EvaluationSettings:
     device: str | None = None
 
     def __post_init__(self) -> None:
+        if self.data is not None:
+            object.__setattr__(self, "data", str(self.data))
         for name, known in (("method", METHODS), ("place", PLACES)):
             value = getattr(self, name)
             if value not in known and not (value is None and name == "place"):
                 raise UnlimiformerError(f"{name} is {value!r}; expected one of: {', '.join(known)}")
-        if unknown := sorted(set(self.metrics or ()) - set(METRICS)):
-            raise UnlimiformerError(f"no metric {', '.join(unknown)}; expected some of: {', '.join(METRICS)}")
         for name in ("examples", "input_limit", "new_tokens", "beams", "batch_size"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -86,6 +89,9 @@ class EvaluationSettings:
                 f"seeds are {list(self.seeds)} with temperature 0, where all give the same answers: give one, or a "
                 "temperature"
             )
+        for method, name in (("sled", "top_k"), ("sled", "focus"), ("memorizing", "layers"), ("memorizing", "focus")):
+            if self.method == method and name in self.config:
+                raise UnlimiformerError(f"{name} was given with method {method!r}, which decides it: leave it out")
         UnlimiformerConfig(**self.config)
 
     def generation(self, new_tokens: int) -> dict[str, Any]:
@@ -97,13 +103,17 @@ class EvaluationSettings:
 
 @dataclass(frozen=True)
 class Result:
-    """What a run found: means with their bounds, the scores (n,) of every item, and all that decided them."""
+    """What a run found: means with their bounds, the scores (n,) of every item, and all that decided them.
+
+    `documents` numbers the document of each item. `peak_bytes` is of the process that wrote the last answer.
+    """
 
     task: str
     task_version: int
     metrics: dict[str, Interval]
     scores: dict[str, list[float]]
     keys: list[str]
+    documents: list[int]
     settings: dict[str, Any]
     by_seed: dict[str, dict[str, float]]
     left_out: list[str]
@@ -159,13 +169,16 @@ def evaluate(
     items = _items(found)
     if not items:
         raise UnlimiformerError(f"{settings.data or settings.task} has no examples; expected at least one")
-    _prepare(folder, settings, items)
+    identity = _identity(settings, chosen, items)
+    kept = _kept(folder, identity)
     told = _predictions(folder)
     wanted = {(item.key, seed) for item in items for seed in settings.seeds}
     if wanted - set(told):
         say(f"{len(wanted & set(told)):,} of {len(wanted):,} answers are there")
-        _answer(settings, chosen, items, folder, told, progress)
-    result = _measure(settings, chosen, measures, items, told, left_out)
+        made_by = _answer(settings, chosen, items, folder, told, progress, identity, kept)
+    else:
+        made_by = kept["made_by"]
+    result = _measure(settings, chosen, measures, items, told, left_out, made_by)
     write_whole(folder / RESULT, result.to_json())
     return result
 
@@ -176,7 +189,10 @@ def _measures(settings: EvaluationSettings, chosen: Task) -> list[Metric]:
         "entities": lambda: EntityRecall(settings.entity_model),
         "bertscore": lambda: BertScore(settings.bertscore_model, settings.bertscore_layer),
     }
-    return [special.get(name, METRICS[name])() for name in settings.metrics or chosen.metrics]
+    names = settings.metrics or chosen.metrics
+    if unknown := sorted(set(names) - set(METRICS)):
+        raise UnlimiformerError(f"no metric {', '.join(unknown)}; expected some of: {', '.join(METRICS)}")
+    return [special[name]() if name in special else METRICS[name]() for name in names]
 
 
 def _items(found: Sequence[Example]) -> list[Item]:
@@ -185,39 +201,43 @@ def _items(found: Sequence[Example]) -> list[Item]:
     for number, example in enumerate(found):
         same = number if example.id is None else example.id
         references.setdefault((same, example.document, example.question), []).append(example.answer)
-    items: dict[str, Item] = {}
+    items, met = [], Counter[str]()
     for (_, document, question), answers in references.items():
-        digest = hashlib.sha256(json.dumps([document, question, answers]).encode()).hexdigest()[:16]
-        items.setdefault(digest, Item(digest, document, question, tuple(answers)))
-    places = {document: place for place, document in enumerate(dict.fromkeys(i.document for i in items.values()))}
-    return sorted(items.values(), key=lambda item: (-len(item.document), places[item.document]))
+        digest = hashlib.sha256(json.dumps([document, question]).encode()).hexdigest()[:16]
+        met[digest] += 1
+        key = digest if met[digest] == 1 else f"{digest}-{met[digest]}"
+        items.append(Item(key, document, question, tuple(answers)))
+    places = {document: place for place, document in enumerate(dict.fromkeys(item.document for item in items))}
+    return sorted(items, key=lambda item: (-len(item.document), places[item.document]))
 
 
-def _prepare(folder: Path, settings: EvaluationSettings, items: Sequence[Item]) -> None:
-    """A new folder, or one in which the same was begun."""
+def _identity(settings: EvaluationSettings, chosen: Task, items: Sequence[Item]) -> dict[str, Any]:
+    """What decides the answers of a run."""
     digest = hashlib.sha256("".join(item.key for item in items).encode()).hexdigest()[:16]
-    told = json.loads(json.dumps({**asdict(settings), "items": digest}))
+    told = {name: value for name, value in asdict(settings).items() if name not in _MAY_CHANGE}
+    told |= {"new_tokens": settings.new_tokens or chosen.new_tokens, "task_version": chosen.version, "items": digest}
+    return json.loads(json.dumps(told))
+
+
+def _kept(folder: Path, identity: dict[str, Any]) -> dict[str, Any]:
+    """What was noted in a folder in which the same was begun; nothing of a new one."""
     path = folder / SETTINGS
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if path.exists():
-            kept = _kept(path)
-            other = [name for name, value in told.items() if kept.get(name) != value and name not in _ONLY_SPEED]
-            if other:
-                values = ", ".join(f"{name} {kept.get(name)!r}" for name in other)
-                raise UnlimiformerError(f"{folder} has a run with {values}; give these, or another folder")
-        elif any(folder.iterdir()):
+    if not path.exists():
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise UnlimiformerError(f"{folder} has other files and no run; expected a new or an empty folder")
-        write_whole(path, json.dumps(told, indent=1) + "\n")
-    except OSError as error:
-        raise UnlimiformerError(f"cannot write to {folder}: {error.strerror}") from None
-
-
-def _kept(path: Path) -> dict[str, Any]:
+        return {}
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError):
+        kept = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
         raise UnlimiformerError(f"{path} cannot be read; expected a new folder, or one with a run") from None
+    _refuse_others(folder, kept, identity)
+    return kept
+
+
+def _refuse_others(folder: Path, kept: dict[str, Any], wanted: dict[str, Any]) -> None:
+    if other := [name for name, value in wanted.items() if kept.get(name) != value]:
+        values = ", ".join(f"{name} {kept.get(name)!r}" for name in other)
+        raise UnlimiformerError(f"{folder} has a run with {values}; give these, or another folder")
 
 
 def _predictions(folder: Path) -> dict[tuple[str, int], dict[str, Any]]:
@@ -225,18 +245,19 @@ def _predictions(folder: Path) -> dict[tuple[str, int], dict[str, Any]]:
     path = folder / PREDICTIONS
     if not path.exists():
         return {}
-    told, whole = {}, 0
-    for line in path.read_bytes().splitlines(keepends=True):
+    told, lines = {}, path.read_bytes().splitlines(keepends=True)
+    if lines and not lines[-1].endswith(b"\n"):
+        with path.open("r+b") as file:
+            file.truncate(sum(map(len, lines[:-1])))
+        lines.pop()
+    for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
             told[row["key"], row["seed"]] = row
         except (ValueError, KeyError, TypeError):
-            break
-        if not line.endswith(b"\n"):
-            break
-        whole += len(line)
-    with path.open("r+b") as file:
-        file.truncate(whole)
+            raise UnlimiformerError(
+                f"{path}, line {number} is no answer; mend or remove that line, and the run goes on"
+            ) from None
     return told
 
 
@@ -247,19 +268,23 @@ def _answer(
     folder: Path,
     told: dict[tuple[str, int], dict[str, Any]],
     progress: Progress,
-) -> None:
-    """Answers batch by batch; batches are those of a run that was never stopped."""
-    device = None if settings.device is None else usable_device(settings.device)
-    model, tokenizer = load(settings.model, device=settings.device)
-    if device is not None:
-        model.to(device)
-    asking = _asking(settings)
+    identity: dict[str, Any],
+    kept: dict[str, Any],
+) -> dict[str, Any]:
+    """Answers batch by batch, in the batches of a run that was never stopped; what they were made by."""
+    model, tokenizer = load_on(settings.model, settings.device)
+    identity = {**identity, "model_digest": model_digest(model.config, model)}
+    if kept:
+        _refuse_others(folder, kept, identity)
+    asking = _asking(settings, model)
     config = UnlimiformerConfig(**settings.config)
     generation = settings.generation(chosen.new_tokens)
     answering = Answering(model, tokenizer, config, asking, generation, settings.method, settings.layer)
     size = settings.batch_size if answering.together else 1
     batches = [(seed, batch) for seed in settings.seeds for batch in _batches(items, size)]
     done = 0
+    made_by: dict[str, Any] = {"versions": {"python": platform.python_version(), **dict(_versions())}}
+    _note(folder, {**identity, "made_by": {**made_by, "peak_bytes": peak_memory()}})
     progress(0, len(items) * len(settings.seeds))
     with answering.wrapped, (folder / PREDICTIONS).open("a", encoding="utf-8") as file:
         for number, (seed, batch) in enumerate(batches):
@@ -278,12 +303,26 @@ def _answer(
                 file.flush()
             done += len(batch)
             progress(done, len(items) * len(settings.seeds))
+    made_by["peak_bytes"] = peak_memory()
+    _note(folder, {**identity, "made_by": made_by})
+    return made_by
 
 
-def _asking(settings: EvaluationSettings) -> Asking:
-    asking = Asking.for_model(settings.model)
+def _note(folder: Path, told: dict[str, Any]) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / SETTINGS, json.dumps(told, indent=1) + "\n")
+    except OSError as error:
+        raise UnlimiformerError(f"cannot write to {folder}: {error.strerror}") from None
+
+
+def _asking(settings: EvaluationSettings, model: Any) -> Asking:
     changes = {name: value for name, value in (("place", settings.place), ("form", settings.form)) if value is not None}
-    return Asking(**{**{each.name: getattr(asking, each.name) for each in fields(asking)}, **changes})
+    if changes and not model.config.is_encoder_decoder:
+        raise UnlimiformerError(
+            f"{' and '.join(changes)} was given; a decoder-only model is asked behind the text: leave it out"
+        )
+    return replace(Asking.for_model(settings.model), **changes)
 
 
 def _batches(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
@@ -301,8 +340,8 @@ def _cut(item: Item, tokenizer: Any, limit: int | None) -> Item:
 def first_tokens(text: str, tokenizer: Any, limit: int) -> str:
     """The beginning of a text that has so many tokens."""
     if not tokenizer.is_fast:
-        ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"][:limit]
-        return tokenizer.decode(ids)
+        ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        return text if len(ids) <= limit else tokenizer.decode(ids[:limit])
     places = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)["offset_mapping"]
     return text if len(places) <= limit else text[: places[limit - 1][1]]
 
@@ -314,6 +353,7 @@ def _measure(
     items: Sequence[Item],
     told: dict[tuple[str, int], dict[str, Any]],
     left_out: list[str],
+    made_by: dict[str, Any],
 ) -> Result:
     references = [item.references for item in items]
     by_seed: dict[int, Columns] = {}
@@ -323,19 +363,22 @@ def _measure(
         by_seed[seed] = {name: np.array(scores) for part in parts for name, scores in part.items()}
     first = by_seed[settings.seeds[0]]
     columns = {name: np.mean([each[name] for each in by_seed.values()], axis=0) for name in first}
-    seeds = {str(seed): {n: float(v) for n, v in means(each).items()} for seed, each in by_seed.items()}
+    seeds = {str(seed): means(each) for seed, each in by_seed.items()}
+    numbers = {document: number for number, document in enumerate(dict.fromkeys(item.document for item in items))}
+    documents = [numbers[item.document] for item in items]
     return Result(
         task=chosen.name,
         task_version=chosen.version,
-        metrics=intervals(columns),
+        metrics=intervals(columns, documents),
         scores={name: [float(score) for score in scores] for name, scores in columns.items()},
         keys=[item.key for item in items],
+        documents=documents,
         settings=json.loads(json.dumps(asdict(settings))),
         by_seed=seeds,
         left_out=left_out,
         seconds=sum(told[item.key, seed]["seconds"] for item in items for seed in settings.seeds),
-        peak_bytes=peak_memory(),
-        versions={"python": platform.python_version(), **dict(_versions())},
+        peak_bytes=made_by["peak_bytes"],
+        versions=made_by["versions"],
     )
 
 

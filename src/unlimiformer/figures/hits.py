@@ -10,7 +10,6 @@ import torch
 
 from ..asking import Asking, Conversation
 from ..encoding import Progress
-from ..errors import UnlimiformerError
 from ..model import Unlimiformer
 from .files import Row, write
 
@@ -33,23 +32,22 @@ def run(
     assert looked is not None
     hits = looked.hits.float()
     length, total = hits.shape[0], float(hits.sum())
-    if not total:
-        raise UnlimiformerError("nothing was retrieved: the text fits the model's window; give a longer one")
     middle = int(torch.searchsorted(hits.cumsum(0), total / 2))
     figures = {
         "tokens": length,
-        "new_tokens": reply.output.token_ids.shape[0],
+        "new_tokens": next(iter(looked.layers.values())).index.shape[0] if looked.layers else None,
         "retrieved_once_or_more": float((hits > 0).float().mean()),
         "median_position": middle / length,
         "answer": reply.text,
     }
-    bins = (torch.arange(length) * _BINS // length).clamp_max(_BINS - 1)
-    shares = torch.zeros(_BINS).index_add_(0, bins, hits) / total
-    seen = torch.zeros(_BINS).index_add_(0, bins, (hits > 0).float()) / torch.bincount(bins, minlength=_BINS)
+    count = min(_BINS, length)
+    bins = torch.arange(length) * count // length
+    shares = torch.zeros(count).index_add_(0, bins, hits) / total
+    seen = torch.zeros(count).index_add_(0, bins, (hits > 0).float()) / torch.bincount(bins, minlength=count)
     rows = [
         {
-            "from": number / _BINS,
-            "to": (number + 1) / _BINS,
+            "from": number / count,
+            "to": (number + 1) / count,
             "share_of_hits": float(share),
             "share_retrieved": float(any_),
         }

@@ -38,7 +38,7 @@ def run(
         for length in lengths:
             states = memory.store.rows_at(torch.arange(length)).float()
             for head in range(view.heads):
-                weights, _ = weigh(queries[:, head] @ states.T, None, view.softcap)
+                weights, _ = weigh(queries[:, head].to(states) @ states.T, None, view.softcap)
                 covered = weights.topk(min(max(ks), length)).values.cumsum(-1).mean(0)
                 rows += [
                     {"tokens": length, "layer": layer, "head": head, "k": k, "mass": float(covered[min(k, length) - 1])}

@@ -10,6 +10,7 @@ from typing import Any
 from ..encoding import Progress
 from ..errors import UnlimiformerError
 from ..evaluation import EvaluationSettings, evaluate
+from ..pictures import pyplot
 from .files import Row, write
 
 
@@ -22,6 +23,9 @@ def run(
     progress: Progress,
 ) -> tuple[list[Row], list[Path]]:
     """Evaluates with every limit (None: all of each document) and truncated; runs are kept in `folder`/runs."""
+    if settings.method == "truncate":
+        raise UnlimiformerError("method is 'truncate', which is drawn beside the others; expected another")
+    pyplot()  # what is missing is said before any work
     rows: list[Row] = []
     for method, limit in [("truncate", None), *((settings.method, limit) for limit in limits)]:
         name = method if method == "truncate" else f"{method}-{limit or 'all'}"

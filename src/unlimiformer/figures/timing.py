@@ -31,7 +31,8 @@ def run(
     if isinstance(wrapped.engine, EncoderDecoderEngine):
         methods.append("sled")
     rows: list[Row] = []
-    for length in lengths:
+    there = len(wrapped.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+    for length in sorted({min(length, there) for length in lengths}):
         document = first_tokens(text, wrapped.tokenizer, length)
         best = dict.fromkeys(methods, float("inf"))
         for _ in range(repeats):

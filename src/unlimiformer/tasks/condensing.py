@@ -6,11 +6,11 @@ A model that learns to answer from these learns what to look for; where to find 
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from .lines import Example
+from .ordering import words_of
 
 _QUESTIONS = 4  # that are kept of a document
 _PASSAGE, _PASSAGES = 80, 2  # words of a passage, about; and passages for each answer
@@ -26,12 +26,12 @@ def condensed(examples: Sequence[Example]) -> list[Example]:
 
 def _condensed(document: str, asked: Sequence[Example]) -> list[Example]:
     passages = list(_passages(document))
-    words = [set(_words(passage)) for passage in passages]
+    words = [set(words_of(passage)) for passage in passages]
     spread = Counter(word for each in words for word in each)
     rarity = {word: math.log(len(passages) / count) for word, count in spread.items()}
     kept: set[int] = set()
     for example in asked:
-        wanted = set(_words(f"{example.question or ''} {example.answer}"))
+        wanted = set(words_of(f"{example.question or ''} {example.answer}"))
         shared = [sum(rarity[word] for word in sorted(each & wanted)) for each in words]
         kept |= set(sorted(range(len(passages)), key=lambda place: -shared[place])[:_PASSAGES])
     short = "\n".join(passages[place] for place in sorted(kept))
@@ -50,7 +50,3 @@ def _passages(document: str) -> Iterator[str]:
                 lines = []
     if lines:
         yield "\n".join(lines)
-
-
-def _words(text: str) -> list[str]:
-    return re.findall(r"\w+", text.lower())

@@ -11,9 +11,10 @@ from typing import Any
 import yaml
 
 from ..errors import UnlimiformerError
-from .lines import Example, read_lines
+from .lines import Example, checked, read_lines
 from .ordering import by_tf_idf
 
+_KINDS = {int: "a whole number", list: "a list", dict: "names and values", str: "a text"}
 _FOLDER = Path(__file__).with_name("definitions")
 
 
@@ -59,36 +60,46 @@ class Task:
     ) -> list[Example]:
         """All examples: of a file, of the hub, or written by a program; `count` of them, evenly spread."""
         if data is not None:
-            found = list(read_lines(Path(data), self.example, report))
+            found = list(read_lines(Path(data), self.example_if_it_fits, report))
         elif self.written is not None:
             from .facts import written
 
             found = written(count or 24, self.written, 2 * seed + (split != "train"))
         elif self.hub is not None:
-            found = [self.example(row) for row in self._hub_rows(split)]
+            found = [checked(self.example(row)) for row in self._hub_rows(split)]
         else:
             raise UnlimiformerError(f"the task {self.name!r} has no data of its own; give a JSONL file: --data FILE")
         return spread(found, count)
+
+    def example_if_it_fits(self, row: dict[str, Any]) -> Example | None:
+        """One row, if it has the fields of the data set, or some of them and no document of our own shape."""
+        wanted = {self.fields.get(name) for name in ("document", "answer")} - {None}
+        if wanted and (wanted <= set(row) or "document" not in row):
+            return self.example(row)
+        return None
 
     def example(self, row: dict[str, Any]) -> Example:
         """One row of the data set."""
         missing = [name for name in ("document", "answer") if self.fields.get(name) not in row]
         if missing:
-            wanted = ", ".join(self.fields[name] for name in missing if name in self.fields)
-            raise UnlimiformerError(f"{self.name} has the fields {', '.join(row)}; expected one of: {wanted}")
+            wanted = ", ".join(repr(self.fields.get(name, name)) for name in missing)
+            raise UnlimiformerError(f"a row has the fields {', '.join(row)}; {self.name} needs {wanted} as well")
         document, answer = (row[self.fields[name]] for name in ("document", "answer"))
         question, number = (row.get(self.fields.get(name, "")) for name in ("question", "id"))
         if self.ordered_by is not None:
-            if not isinstance(document, list) or not isinstance(row.get(self.ordered_by), str):
+            texts = isinstance(document, list) and all(isinstance(part, str) for part in document)
+            if not texts or not isinstance(row.get(self.ordered_by), str):
                 raise UnlimiformerError(
-                    f"{self.name} wants a list of paragraphs as {self.fields['document']!r} and a text as "
+                    f"{self.name} wants a list of texts as {self.fields['document']!r} and a text as "
                     f"{self.ordered_by!r}; one of them is another thing"
                 )
             document = "\n".join(by_tf_idf(document, row[self.ordered_by]))
         if not isinstance(document, str) or not isinstance(answer, str):
             raise UnlimiformerError(f"the document or the answer is no text; expected texts, as {self.name} has them")
         if self.leading_question:
-            question, _, document = document.partition("\n\n")
+            question, found, document = document.partition("\n\n")
+            if not found:
+                raise UnlimiformerError(f"the document of {self.name} has no question before an empty line")
         return Example(document, answer, question, None if number is None else str(number))
 
     def _hub_rows(self, split: str) -> Any:
@@ -113,10 +124,14 @@ class Task:
 
 
 def spread(found: list[Example], count: int | None) -> list[Example]:
-    """So many of them, evenly spread; all if there are fewer."""
-    if count is None or count >= len(found):
+    """So many of them, evenly spread, or all if there are fewer; those of one id stay together and count as one."""
+    groups: dict[Any, list[Example]] = {}
+    for number, example in enumerate(found):
+        groups.setdefault(number if example.id is None else example.id, []).append(example)
+    if count is None or count >= len(groups):
         return found
-    return [found[place * len(found) // count] for place in range(count)]
+    together = list(groups.values())
+    return [example for place in range(count) for example in together[place * len(together) // count]]
 
 
 @cache
@@ -145,7 +160,13 @@ def _read(path: Path) -> Task:
         raise UnlimiformerError(f"{path} has {wrong}; expected: {', '.join(sorted(known))}")
     if missing := {"version", "about", "metrics", "new_tokens"} - set(told):
         raise UnlimiformerError(f"{path} does not say: {', '.join(sorted(missing))}")
+    for name, kind in (("version", int), ("new_tokens", int), ("metrics", list), ("fields", dict), ("about", str)):
+        if not isinstance(told.get(name, kind()), kind):
+            raise UnlimiformerError(f"{path}: {name} is {told[name]!r}; expected {_KINDS[kind]}")
     size = told.pop("written", None)
-    size = None if size is None else Size(**{**size, "words": tuple(size["words"])})
+    try:
+        size = None if size is None else Size(**{**size, "words": tuple(size["words"])})
+    except (TypeError, KeyError) as error:
+        raise UnlimiformerError(f"{path}: written cannot be understood ({error}); expected words and rivals") from None
     told = {"fields": {}, **told, "metrics": tuple(told["metrics"])}
     return Task(path.stem, **told, written=size)

@@ -28,11 +28,11 @@ class Example:
 
 def read_lines(
     path: Path,
-    of_row: Callable[[dict[str, Any]], Example] | None = None,
+    of_row: Callable[[dict[str, Any]], Example | None] = lambda row: None,
     report: Callable[[str], None] | None = None,
 ) -> Iterator[Example]:
     """All examples of a file. A line that is wrong is an error, or goes to `report`, which has its number, and is left
-    out. `of_row` makes an example of an object without a "document".
+    out. `of_row` makes an example of an object with the fields of a task, and None of others.
     """
     try:
         lines = path.open("rb")
@@ -43,36 +43,44 @@ def read_lines(
             if not line.strip():
                 continue
             try:
-                yield from _of_line(line, f"{path}, line {number}", of_row)
+                yield from [checked(example) for example in _of_line(line, f"{path}, line {number}", of_row)]
             except UnlimiformerError as error:
+                told = UnlimiformerError(f"{path}, line {number}: {error}")
                 if report is None:
-                    raise
-                report(str(error))
+                    raise told from None
+                report(str(told))
 
 
-def _of_line(line: bytes, where: str, of_row: Callable[[dict[str, Any]], Example] | None) -> list[Example]:
+def checked(example: Example) -> Example:
+    """The example, if it can be asked about."""
+    if not example.document.strip():
+        raise UnlimiformerError("the document is empty; expected some text")
+    if example.question is not None and not example.question.strip():
+        raise UnlimiformerError("the question is empty; expected some words, or none at all for a summary")
+    return example
+
+
+def _of_line(line: bytes, where: str, of_row: Callable[[dict[str, Any]], Example | None]) -> list[Example]:
     try:
         told = json.loads(line)
     except ValueError as error:  # UTF-8 as well
-        raise UnlimiformerError(f"{where}: no JSON ({error}); expected {SHAPES}") from None
-    if isinstance(told, dict) and "document" not in told and of_row is not None:
-        try:
-            return [of_row(told)]
-        except UnlimiformerError as error:
-            raise UnlimiformerError(f"{where}: {error}") from None
+        raise UnlimiformerError(f"no JSON ({error}); expected {SHAPES}") from None
+    if isinstance(told, dict) and (example := of_row(told)) is not None:
+        return [example]
     if not isinstance(told, dict) or not isinstance(told.get("document"), str):
-        raise UnlimiformerError(f'{where}: no text called "document"; expected {SHAPES}')
+        raise UnlimiformerError(f'no text called "document"; expected {SHAPES}')
     asked: list[Any] = told["questions"] if isinstance(told.get("questions"), list) else [told]
+    if not asked:
+        raise UnlimiformerError(f"no questions; expected {SHAPES}")
     return [
-        example for number, each in enumerate(asked) for example in _asked(told["document"], each, where, f"{number}")
+        example for number, each in enumerate(asked) for example in _asked(told["document"], each, f"{where}, {number}")
     ]
 
 
-def _asked(document: str, told: Any, where: str, number: str) -> list[Example]:
-    """One example for each right answer."""
+def _asked(document: str, told: Any, shared: str) -> list[Example]:
+    """One example for each right answer; several have the id `shared`."""
     answer, question = (told.get("answer"), told.get("question")) if isinstance(told, dict) else (None, None)
     answers: list[Any] = answer if isinstance(answer, list) and answer else [answer]
     if not all(isinstance(each, str) for each in answers) or not isinstance(question, str | None):
-        raise UnlimiformerError(f'{where}: an "answer" or "question" is missing or no text; expected {SHAPES}')
-    shared = f"{where}, {number}" if len(answers) > 1 else None
-    return [Example(document, each, question, shared) for each in answers]
+        raise UnlimiformerError(f'an "answer" or "question" is missing or no text; expected {SHAPES}')
+    return [Example(document, each, question, shared if len(answers) > 1 else None) for each in answers]
