@@ -26,7 +26,7 @@ FLOORS = [
     {"evaluation"},
     {"training"},
     {"figures", "harness"},
-    {"benchmarks", "demo"},
+    {"benchmarks", "demo", "serving"},
     {"planning"},
     {"cli"},
 ]

@@ -6,7 +6,7 @@ Knows how to ask and to measure; how it is printed is the command's business.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -87,11 +87,9 @@ def ask(
     beams = _BEAMS if talk.asks_the_decoder else 1
     for question in questions:
         truncated = talk.truncated(question, num_beams=beams, **settings)
-        looked = talk.ask(question, progress, provenance=True, num_beams=1, **settings)  # known for one beam
-        assert looked.output.provenance is not None, "it was asked for"
-        best = looked if beams == 1 else talk.ask(question, num_beams=beams, **settings)
-        passages = looked.output.provenance.passages(2, 40)
-        yield Answer.of(question, truncated, replace(looked, text=best.text), passages, talk.plain_window)
+        reply = talk.ask(question, progress, provenance=True, num_beams=beams, **settings)
+        assert reply.output.provenance is not None, "it was asked for"
+        yield Answer.of(question, truncated, reply, reply.output.provenance.passages(2, 40), talk.plain_window)
 
 
 def draw(answers: Sequence[Answer], path: Path, title: str) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..errors import UnlimiformerError
-from . import ask, bench, catalogue, demo, evaluate, families, figures, generate, index, plan, train
+from . import ask, bench, catalogue, demo, evaluate, families, figures, generate, index, plan, serve, train
 
 app = typer.Typer(
     help="Unlimited-length input for pretrained transformers.",
@@ -24,6 +24,7 @@ app.command("train")(train.command)
 app.command("evaluate")(evaluate.evaluate)
 app.command("compare")(evaluate.compare)
 app.command("tasks")(evaluate.tasks)
+app.command("serve")(serve.command)
 app.command("demo")(demo.command)
 app.command("families")(families.command)
 app.add_typer(catalogue.models, name="models")

@@ -1,0 +1,86 @@
+"""`unlimiformer serve`: a page and an API on this machine."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..errors import UnlimiformerError
+from .console import messages, quiet_libraries
+from .options import Device, Dtype, Focus, Overlap, TopK, Window, fetch, load_wrapped, settings
+
+MODEL = "flan-t5-small-answers"
+
+
+def command(
+    model: Annotated[str, typer.Option(help="A name from `unlimiformer models`, a folder, or a hub id.")] = MODEL,
+    folder: Annotated[Path | None, typer.Option(help="Where documents are kept; default: the user's cache.")] = None,
+    host: Annotated[str, typer.Option(help="Anything but this machine itself needs a token.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0 takes a free one.")] = 8000,
+    token: Annotated[
+        str | None, typer.Option(envvar="UNLIMIFORMER_TOKEN", help="That every request must bring, as a bearer.")
+    ] = None,
+    max_document_bytes: Annotated[int, typer.Option(help="Of one text.")] = 20_000_000,
+    max_documents: Annotated[int, typer.Option(help="That are kept.")] = 100,
+    max_question: Annotated[int, typer.Option(help="Characters.")] = 2_000,
+    max_waiting: Annotated[int, typer.Option(help="Questions at once.")] = 32,
+    max_seconds: Annotated[float, typer.Option(help="Of one answer.")] = 120.0,
+    max_new_tokens: Annotated[int, typer.Option(help="Of one answer.")] = 256,
+    top_k: TopK = None,
+    focus: Focus = None,
+    window: Window = None,
+    overlap: Overlap = None,
+    dtype: Dtype = None,
+    device: Device = None,
+) -> None:
+    """Drop a book on a page, ask, and see where each word of the answer came from. Documents are kept."""
+    local = _is_loopback(host)
+    if not local and not token:
+        raise UnlimiformerError(
+            f"--host is {host!r}, which other machines can reach; give a token: --token, or UNLIMIFORMER_TOKEN"
+        )
+    config = settings(top_k=top_k, focus=focus, window=window, overlap=overlap, dtype=dtype)
+    quiet_libraries()
+    try:
+        import uvicorn
+
+        from ..serving import Library, Limits, Worker, create_app
+    except ImportError as error:
+        raise UnlimiformerError(f"the server needs more packages ({error.name}); install unlimiformer[serve]") from None
+    from ..asking import Asking
+    from ..paths import cache_folder
+
+    limits = Limits(max_document_bytes, max_documents, max_question, max_waiting, max_seconds, max_new_tokens)
+    fetch(model)
+    wrapped = load_wrapped(model, config, device)
+    library = Library(folder or cache_folder() / "library")
+    worker = Worker(wrapped, Asking.for_model(model), library, limits)
+    app = create_app(worker, model, token, local)
+    told = uvicorn.Config(app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=2)
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list | None = None) -> None:
+            await super().startup(sockets)
+            if self.started:
+                found = self.servers[0].sockets[0].getsockname()[1]
+                shown = f"[{host}]" if ":" in host else host
+                messages.print(f"http://{shown}:{found}  ({len(library.documents())} documents; Ctrl-C ends)")
+
+    try:
+        Server(told).run()
+    except SystemExit:
+        raise UnlimiformerError(f"cannot listen on {host}, port {port}; is it in use? Give another: --port") from None
+    finally:
+        worker.close()
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

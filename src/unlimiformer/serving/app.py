@@ -1,0 +1,249 @@
+"""The API and the page. Requests are checked here; what they want is done by the worker."""
+
+import asyncio
+import json
+import secrets
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, HTTPException, Request, Response, UploadFile
+from fastapi import Path as InPath
+from fastapi.responses import FileResponse, PlainTextResponse, StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+from .. import __version__
+from ..errors import UnlimiformerError
+from .library import Document
+from .worker import Cancelled, Worker
+
+_PAGE = Path(__file__).with_name("page")
+_POLICY = "default-src 'self'; object-src 'none'; base-uri 'none'; frame-ancestors 'none'; form-action 'self'"
+_LOOPBACK = ["127.0.0.1", "localhost", "[::1]", "testserver"]
+Number = Annotated[str, InPath(pattern="^[0-9a-f]{16}$", description="A document's id.")]
+
+
+class Pasted(BaseModel):
+    """A text, and what to call it."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: str = Field(min_length=1, max_length=200)
+    text: str = Field(min_length=1)
+
+
+class Question(BaseModel):
+    """What to ask; without a question, for a summary. `compare`: also ask the truncated model."""
+
+    model_config = ConfigDict(extra="forbid")
+    question: str | None = None
+    compare: bool = False
+    new_tokens: int | None = Field(default=None, ge=1, le=100_000)
+
+
+def create_app(worker: Worker, model: str, token: str | None = None, loopback: bool = True) -> FastAPI:
+    """The server's application. With a `token` every request of the API needs it."""
+    limits, library = worker.limits, worker.library
+    running: dict[str, threading.Event] = {}
+
+    @asynccontextmanager
+    async def life(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        for event in running.values():
+            event.set()
+        await asyncio.to_thread(worker.close)
+
+    app = FastAPI(title="Unlimiformer", version=__version__, lifespan=life)
+    app.state.running = running
+    if loopback:  # a page of another site could resolve its own name to this machine
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=_LOOPBACK)
+
+    @app.middleware("http")
+    async def guarded(request: Request, pass_on: Callable[[Request], Any]) -> Response:
+        origin = request.headers.get("origin")
+        host = request.headers.get("host", "")
+        if request.method not in ("GET", "HEAD") and origin and origin.split("://", 1)[-1] != host:
+            return PlainTextResponse("requests of other sites are refused", 403)
+        size = request.headers.get("content-length", "")
+        if size.isdigit() and int(size) > limits.document_bytes + 100_000:
+            return PlainTextResponse(f"at most {limits.document_bytes:,} bytes are read", 413)
+        response: Response = await pass_on(request)
+        if not request.url.path.startswith(("/docs", "/openapi")):
+            response.headers["Content-Security-Policy"] = _POLICY
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        return response
+
+    def allowed(request: Request) -> None:
+        given = request.headers.get("authorization", "")
+        if token is not None and not secrets.compare_digest(given.encode(), f"Bearer {token}".encode()):
+            raise HTTPException(401, "expected the header Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"})
+
+    def found(number: Number) -> Document:
+        document = library.get(number)
+        if document is None:
+            raise HTTPException(404, f"no document {number}")
+        return document
+
+    Found = Annotated[Document, Depends(found)]
+    guard = [Depends(allowed)]
+    missing: dict[int | str, dict[str, Any]] = {404: {"description": "no such document"}}
+
+    @app.get("/api/status", dependencies=guard)
+    def status() -> dict[str, Any]:
+        """The model, and what may be done with it."""
+        told = {"model": model, "version": __version__, "plain_window": worker.plain_window, "limits": vars(limits)}
+        return {**told, "answering": len(running)}
+
+    @app.get("/api/documents", dependencies=guard)
+    def documents() -> list[dict[str, Any]]:
+        """All of them."""
+        return [asdict(each) for each in library.documents()]
+
+    def added(name: str, text: str) -> dict[str, Any]:
+        if len(text.encode()) > limits.document_bytes:
+            raise HTTPException(413, f"the text has more than {limits.document_bytes:,} bytes")
+        if not text.strip():
+            raise HTTPException(422, "the text is empty")
+        if len(library.documents()) >= limits.documents:
+            raise HTTPException(409, f"there are {limits.documents} documents already; delete one")
+        document = library.add(name.strip() or "unnamed", text)
+        worker.added()
+        return asdict(document)
+
+    @app.post("/api/documents", status_code=201, dependencies=guard, responses={409: {}, 413: {}})
+    def paste(pasted: Pasted) -> dict[str, Any]:
+        """Adds a text; it is read in the background."""
+        try:
+            return added(pasted.name, pasted.text)
+        except UnicodeEncodeError:
+            raise HTTPException(422, "the text has half a character (a lone surrogate)") from None
+
+    @app.post("/api/files", status_code=201, dependencies=guard, responses={409: {}, 413: {}})
+    def upload(file: UploadFile) -> dict[str, Any]:
+        """Adds a UTF-8 text file."""
+        content = file.file.read(limits.document_bytes + 1)
+        try:
+            text = content.decode("utf-8-sig") if len(content) <= limits.document_bytes else "x" * len(content)
+        except UnicodeDecodeError as error:
+            raise HTTPException(422, f"byte {error.start} is no UTF-8; expected a text file in UTF-8") from None
+        return added((file.filename or "unnamed")[:200], text)
+
+    @app.get("/api/documents/{number}", dependencies=guard, responses=missing)
+    def document(document: Found) -> dict[str, Any]:
+        """One of them."""
+        return asdict(document)
+
+    @app.get("/api/documents/{number}/text", dependencies=guard, responses=missing, response_class=PlainTextResponse)
+    def text(document: Found) -> Response:
+        """Its text."""
+        return PlainTextResponse(library.text(document))
+
+    @app.delete("/api/documents/{number}", status_code=204, dependencies=guard, responses=missing)
+    def remove(document: Found) -> None:
+        """Removes it and all that was made of it."""
+        library.remove(document.id)
+        worker.forget(document)
+
+    @app.get("/api/documents/{number}/progress", dependencies=guard, responses=missing)
+    def progress(document: Found) -> StreamingResponse:
+        """Server-sent events while it is read: state, windows done and of how many."""
+
+        async def events() -> AsyncIterator[str]:
+            told = None
+            while (now := library.get(document.id)) is not None:
+                done, of = worker.progress(now)
+                state = {"state": now.state, "done": done, "of": of, "error": now.error, "tokens": now.tokens}
+                if state != told:
+                    told = state
+                    yield _event("progress", state)
+                if now.state in ("ready", "failed"):
+                    return
+                await asyncio.sleep(0.2)
+            yield _event("removed", {})
+
+        return StreamingResponse(events(), media_type="text/event-stream")
+
+    @app.post(
+        "/api/documents/{number}/answers",
+        dependencies=guard,
+        responses={**missing, 409: {"description": "it is not read yet"}, 429: {"description": "too many wait"}},
+    )
+    async def ask(document: Found, asked: Question, request: Request) -> StreamingResponse:
+        """Server-sent events: the answer's id, its text as it comes, and at the end where it came from."""
+        question = None if asked.question is None else asked.question.strip()
+        if question == "" or len(question or "") > limits.question:
+            raise HTTPException(422, f"a question has 1 to {limits.question:,} characters")
+        if document.state != "ready":
+            raise HTTPException(409, f"the document is {document.state}; wait until it is ready")
+        if len(running) >= limits.waiting:
+            raise HTTPException(429, "too many questions are waiting; ask again later", {"Retry-After": "5"})
+        number, cancelled = secrets.token_hex(8), threading.Event()
+        running[number] = cancelled
+        return StreamingResponse(answered(document, question, asked, number, request), media_type="text/event-stream")
+
+    async def answered(
+        document: Document, question: str | None, asked: Question, number: str, request: Request
+    ) -> AsyncIterator[str]:
+        loop, told = asyncio.get_running_loop(), asyncio.Queue[tuple[str, Any]]()
+        cancelled = running[number]
+
+        def tell(kind: str, content: Any) -> None:
+            with suppress(RuntimeError):  # the server has ended
+                loop.call_soon_threadsafe(told.put_nowait, (kind, content))
+
+        def work() -> None:
+            try:
+                answer = worker.answer(
+                    document, question, lambda text: tell("text", text), cancelled, asked.compare, asked.new_tokens
+                )
+                tell("done", asdict(answer))
+            except Cancelled:
+                tell("stopped", "cancelled")
+            except UnlimiformerError as error:
+                tell("failed", str(error))
+            except Exception as error:
+                tell("failed", f"{type(error).__name__}: {error}")
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        try:
+            yield _event("asked", {"id": number})
+            while True:
+                try:
+                    kind, content = await asyncio.wait_for(told.get(), 1.0)
+                except asyncio.TimeoutError:
+                    if await request.is_disconnected():
+                        return
+                    continue
+                yield _event(kind, content)
+                if kind != "text":
+                    return
+        finally:
+            cancelled.set()
+            running.pop(number, None)
+
+    @app.delete("/api/answers/{number}", status_code=204, dependencies=guard, responses={404: {}})
+    def cancel(number: Number) -> None:
+        """Stops an answer that is being written or waits for it."""
+        if number not in running:
+            raise HTTPException(404, f"no answer {number} is being written")
+        running[number].set()
+
+    @app.get("/", include_in_schema=False)
+    def page() -> FileResponse:
+        return FileResponse(_PAGE / "index.html")
+
+    @app.get("/{name}", include_in_schema=False)
+    def part(name: str) -> FileResponse:
+        if name not in ("page.js", "page.css", "icon.svg"):
+            raise HTTPException(404, "no such page")
+        return FileResponse(_PAGE / name)
+
+    return app
+
+
+def _event(kind: str, content: Any) -> str:
+    return f"event: {kind}\ndata: {json.dumps(content)}\n\n"

@@ -1,0 +1,107 @@
+"""Documents on disk: a folder each, with the text, its memory, and what is known of it. Names never become paths."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+import threading
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from ..errors import UnlimiformerError
+from ..paths import write_whole
+
+State = Literal["waiting", "reading", "ready", "failed"]
+_ABOUT, _TEXT, _MEMORY = "document.json", "text.txt", "memory"
+_GONE = ".gone"
+
+
+@dataclass(frozen=True)
+class Document:
+    """One text. `error` says why it could not be read."""
+
+    id: str
+    name: str
+    characters: int
+    created: float
+    state: State = "waiting"
+    tokens: int | None = None
+    error: str | None = None
+
+
+class Library:
+    """All documents of a folder. What was being read when a process ended waits to be read again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lock = threading.Lock()
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in folder.iterdir():
+            if path.name.endswith((_GONE, ".part")):
+                shutil.rmtree(path, ignore_errors=True)
+        found = [_read(path / _ABOUT) for path in folder.iterdir() if (path / _ABOUT).is_file()]
+        self._documents = {document.id: document for document in sorted(found, key=lambda each: each.created)}
+        for document in self.documents():
+            if document.state == "reading":
+                self.update(document.id, state="waiting")
+
+    def documents(self) -> list[Document]:
+        """In the order of their coming."""
+        with self._lock:
+            return list(self._documents.values())
+
+    def get(self, number: str) -> Document | None:
+        """The document of this id."""
+        with self._lock:
+            return self._documents.get(number)
+
+    def add(self, name: str, text: str) -> Document:
+        """A new document; it is there whole or not at all."""
+        document = Document(secrets.token_hex(8), name, len(text), time.time())
+        part = self.folder / f"{document.id}.part"
+        part.mkdir()
+        (part / _TEXT).write_bytes(text.encode("utf-8"))
+        (part / _ABOUT).write_text(json.dumps(asdict(document)), encoding="utf-8")
+        part.rename(self.folder / document.id)
+        with self._lock:
+            self._documents[document.id] = document
+        return document
+
+    def update(self, number: str, **changes: Any) -> None:
+        """Notes something; of a document that was removed, nothing."""
+        with self._lock:
+            if number in self._documents:
+                changed = self._documents[number] = replace(self._documents[number], **changes)
+                write_whole(self.folder / number / _ABOUT, json.dumps(asdict(changed)))
+
+    def remove(self, number: str) -> bool:
+        """Whether there was such a document; its files go."""
+        with self._lock:
+            found = self._documents.pop(number, None)
+            if found is not None:
+                (self.folder / number).rename(self.folder / f"{number}{_GONE}")
+        if found is not None:
+            shutil.rmtree(self.folder / f"{number}{_GONE}", ignore_errors=True)
+        return found is not None
+
+    def text(self, document: Document) -> str:
+        """All of it."""
+        return self.text_path(document).read_bytes().decode("utf-8")
+
+    def text_path(self, document: Document) -> Path:
+        """Of the text."""
+        return self.folder / document.id / _TEXT
+
+    def memory_path(self, document: Document) -> Path:
+        """Of the memory."""
+        return self.folder / document.id / _MEMORY
+
+
+def _read(path: Path) -> Document:
+    try:
+        return Document(**json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError):
+        raise UnlimiformerError(f"{path} cannot be read; expected what the server wrote: remove its folder") from None

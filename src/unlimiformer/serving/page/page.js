@@ -1,0 +1,295 @@
+// The page: documents, questions, and where the answers came from. Texts are only ever set as text, never as HTML.
+
+const $ = (id) => document.getElementById(id);
+const state = { chosen: null, answering: null, text: "", pairs: [], blocks: [] };
+
+function make(tag, attributes = {}, ...children) {
+  const element = Object.assign(document.createElement(tag), attributes);
+  element.append(...children);
+  return element;
+}
+
+function say(text, bad = false) {
+  $("message").textContent = text;
+  $("message").classList.toggle("bad", bad);
+}
+
+async function call(path, options = {}) {
+  const token = sessionStorage.getItem("token");
+  const headers = { ...options.headers, ...(token ? { Authorization: `Bearer ${token}` } : {}) };
+  const response = await fetch(path, { ...options, headers });
+  if (response.status === 401) {
+    await askForToken();
+    return call(path, options);
+  }
+  if (!response.ok) {
+    const told = await response.text();
+    let detail = told;
+    try { detail = JSON.parse(told).detail; } catch { /* plain text */ }
+    throw new Error(typeof detail === "string" ? detail : JSON.stringify(detail));
+  }
+  return response;
+}
+
+function askForToken() {
+  return new Promise((done) => {
+    $("token-dialog").addEventListener("close", () => {
+      sessionStorage.setItem("token", $("token").value);
+      done();
+    }, { once: true });
+    $("token-dialog").showModal();
+  });
+}
+
+async function* events(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let held = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    held += value;
+    for (let end = held.indexOf("\n\n"); end >= 0; end = held.indexOf("\n\n")) {
+      const [kind, data] = held.slice(0, end).split("\n");
+      held = held.slice(end + 2);
+      yield { kind: kind.slice(7), content: JSON.parse(data.slice(6)) };
+    }
+  }
+}
+
+// Documents
+
+async function showDocuments() {
+  const list = await (await call("/api/documents")).json();
+  $("documents").replaceChildren(...list.map(shelved));
+  for (const each of list) if (each.state === "waiting" || each.state === "reading") follow(each);
+  if (!state.chosen && list.length) choose(list[list.length - 1]);
+}
+
+function shelved(each) {
+  const open = make("button", { className: "open", type: "button", textContent: each.name, onclick: () => choose(each) });
+  const remove = make("button", { type: "button", textContent: "✕", title: "Delete", onclick: () => forget(each) });
+  remove.setAttribute("aria-label", `Delete ${each.name}`);
+  const told = make("span", { className: "state" });
+  const item = make("li", { id: `document-${each.id}` }, open, remove, told);
+  item.setAttribute("aria-current", String(state.chosen?.id === each.id));
+  tell(told, each);
+  return item;
+}
+
+function tell(told, now) {
+  if (now.state === "ready") told.textContent = `${(now.tokens ?? 0).toLocaleString()} tokens`;
+  else if (now.state === "failed") told.textContent = `could not be read: ${now.error}`;
+  else if (now.of) {
+    const bar = make("progress", { max: now.of, value: now.done });
+    bar.setAttribute("aria-label", "read so far");
+    told.replaceChildren(bar, `window ${now.done} of ${now.of}`);
+  } else told.textContent = "waits to be read";
+}
+
+async function follow(each) {
+  try {
+    for await (const { kind, content } of events(await call(`/api/documents/${each.id}/progress`))) {
+      const item = $(`document-${each.id}`);
+      if (!item || kind === "removed") return;
+      Object.assign(each, content);
+      tell(item.querySelector(".state"), each);
+      if (state.chosen?.id === each.id) { state.chosen = each; allowAsking(); }
+    }
+  } catch (error) { say(error.message, true); }
+}
+
+async function choose(each) {
+  state.chosen = each;
+  for (const item of $("documents").children) item.setAttribute("aria-current", String(item.id === `document-${each.id}`));
+  $("asked-of").textContent = each.name;
+  allowAsking();
+  light([]);
+  const text = await (await call(`/api/documents/${each.id}/text`)).text();
+  if (state.chosen.id === each.id) showText(text);
+}
+
+async function forget(each) {
+  if (!confirm(`Delete ${each.name}?`)) return;
+  await call(`/api/documents/${each.id}`, { method: "DELETE" });
+  if (state.chosen?.id === each.id) { state.chosen = null; showText(""); $("asked-of").textContent = "a document"; }
+  allowAsking();
+  await showDocuments();
+}
+
+async function add(send) {
+  try {
+    const added = await (await send()).json();
+    state.chosen = added;
+    await showDocuments();
+    await choose(added);
+    say(`${added.name} is being read`);
+  } catch (error) { say(error.message, true); }
+}
+
+function upload(file) {
+  const form = new FormData();
+  form.append("file", file);
+  return add(() => call("/api/files", { method: "POST", body: form }));
+}
+
+// The source: offsets are counted in characters, a browser counts in units of UTF-16
+
+function showText(text) {
+  state.text = text;
+  state.pairs = [];
+  if (/[\ud800-\udbff]/.test(text)) {
+    let points = 0;
+    for (const character of text) { if (character.length === 2) state.pairs.push(points); points += 1; }
+  }
+  state.blocks = [];
+  for (let start = 0; start < text.length;) {
+    let end = Math.min(text.length, start + 2000);
+    const line = text.indexOf("\n", end);
+    if (end < text.length) end = line < 0 ? text.length : line + 1;
+    state.blocks.push(make("p", { textContent: text.slice(start, end) }));
+    state.blocks.at(-1).start = start;
+    start = end;
+  }
+  $("text").replaceChildren(...state.blocks);
+  $("strip").replaceChildren();
+}
+
+function units(offset) {
+  let low = 0, high = state.pairs.length;
+  while (low < high) { const middle = (low + high) >> 1; if (state.pairs[middle] < offset) low = middle + 1; else high = middle; }
+  return offset + low;
+}
+
+function place(offset) {
+  let low = 0, high = state.blocks.length - 1;
+  while (low < high) { const middle = (low + high + 1) >> 1; if (state.blocks[middle].start <= offset) low = middle; else high = middle - 1; }
+  return [state.blocks[low].firstChild, offset - state.blocks[low].start];
+}
+
+function ranges(passages) {
+  return passages.map(({ start, end }) => {
+    const range = new Range();
+    range.setStart(...place(units(start)));
+    range.setEnd(...place(units(end)));
+    return range;
+  });
+}
+
+function light(passages, jump = false) {
+  const found = state.blocks.length ? ranges(passages) : [];
+  if (globalThis.Highlight) CSS.highlights.set("looked", new Highlight(...found));
+  const bars = [...$("strip").children];
+  bars.forEach((bar) => bar.classList.remove("lit"));
+  for (const { start } of passages) bars[Math.min(bars.length - 1, Math.floor(units(start) / state.text.length * bars.length))]?.classList.add("lit");
+  if (jump && found.length) found[0].startContainer.parentElement.scrollIntoView({ block: "center" });
+  if (jump && found.length) {
+    const box = found[0].getBoundingClientRect(), frame = $("source").getBoundingClientRect();
+    if (box.top < frame.top || box.bottom > frame.bottom) $("source").scrollBy(0, box.top - frame.top - frame.height / 3);
+  }
+}
+
+function drawStrip(histogram) {
+  const most = Math.max(...histogram, 1e-9);
+  $("strip").replaceChildren(...histogram.map((share, number) => {
+    const bar = make("i", { title: `${Math.round(100 * number / histogram.length)} % into the document: ${(100 * share).toFixed(1)} % of the attention` });
+    bar.style.opacity = share ? 0.08 + 0.92 * share / most : 0;
+    bar.onclick = () => state.blocks[Math.floor(number / histogram.length * state.blocks.length)]?.scrollIntoView();
+    return bar;
+  }));
+}
+
+// Questions
+
+function allowAsking() {
+  const able = state.chosen?.state === "ready" && !state.answering;
+  $("send").disabled = $("summary").disabled = !able;
+  $("cancel").hidden = !state.answering;
+}
+
+async function ask(question) {
+  const of = state.chosen, answer = make("p", { className: "answer" });
+  const item = make("li", {}, make("p", { className: "asked", textContent: question ?? "Summary" }), answer);
+  $("answers").prepend(item);
+  state.answering = { id: null };
+  allowAsking();
+  say("Writing …");
+  try {
+    const body = JSON.stringify({ question, compare: $("compare").checked });
+    const response = await call(`/api/documents/${of.id}/answers`, { method: "POST", body, headers: { "Content-Type": "application/json" } });
+    for await (const { kind, content } of events(response)) {
+      if (kind === "asked") state.answering.id = content.id;
+      else if (kind === "text") answer.textContent += content;
+      else if (kind === "done") finish(item, answer, content, of);
+      else throw new Error(content);
+    }
+  } catch (error) { say(error.message, true); if (!answer.textContent) answer.textContent = "–"; }
+  state.answering = null;
+  allowAsking();
+}
+
+function finish(item, answer, told, of) {
+  say(told.stopped ? `Stopped: ${told.stopped}` : `Answered in ${told.seconds.toFixed(1)} s`);
+  const looked = told.provenance;
+  if (!looked) answer.textContent = told.text;
+  else if (!looked.sentences) answer.textContent = told.text;
+  else answer.replaceChildren(...looked.sentences.map((sentence) => spoken(sentence, looked.tokens, of)));
+  if (told.truncated !== null) item.append(make("p", { className: "truncated", textContent: `Truncated: ${told.truncated}` }));
+  if (!looked) return;
+  const show = () => { if (state.chosen?.id === of.id) drawStrip(looked.histogram); };
+  item.addEventListener("focusin", show);
+  item.addEventListener("pointerenter", show);
+  item.append(make("ul", { className: "passages" }, ...looked.passages.map((passage) => {
+    const where = `${Math.round(100 * passage.start / looked.characters)} % in, ${Math.round(100 * passage.weight)} % of the attention: `;
+    const quote = passage.text.replace(/\s+/g, " ").slice(0, 160);
+    const jump = make("button", { type: "button", textContent: where + quote, onclick: () => lightIn(of, [passage], true) });
+    return make("li", {}, jump);
+  })));
+  show();
+  lightIn(of, looked.passages.slice(0, 1), true);
+}
+
+async function lightIn(of, passages, jump) {
+  if (state.chosen?.id !== of.id) { if (!jump) return; await choose(of); }
+  light(passages, jump);
+}
+
+function spoken(sentence, tokens, of) {
+  const words = tokens.filter((token) => token.start >= sentence.start && token.start < sentence.end);
+  const element = make("span", { className: "sentence", tabIndex: 0 }, ...words.map((token) => {
+    const word = make("span", { className: "word", textContent: token.text });
+    word.onpointerenter = () => lightIn(of, token.passages, false);
+    word.onclick = (event) => { event.stopPropagation(); lightIn(of, token.passages, true); };
+    return word;
+  }));
+  element.setAttribute("role", "button");
+  element.setAttribute("aria-label", `${sentence.text.trim()} – show where this came from`);
+  element.onfocus = () => { if (element.matches(":focus-visible")) lightIn(of, sentence.passages, false); };
+  element.onkeydown = (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); lightIn(of, sentence.passages, true); } };
+  return element;
+}
+
+// What users do
+
+$("file").onchange = () => { if ($("file").files.length) upload($("file").files[0]); $("file").value = ""; };
+for (const kind of ["dragenter", "dragover"]) document.addEventListener(kind, (event) => { event.preventDefault(); $("drop").classList.add("over"); });
+document.addEventListener("dragleave", (event) => { if (!event.relatedTarget) $("drop").classList.remove("over"); });
+document.addEventListener("drop", (event) => {
+  event.preventDefault();
+  $("drop").classList.remove("over");
+  for (const file of event.dataTransfer.files) upload(file);
+});
+$("paste").onsubmit = (event) => {
+  event.preventDefault();
+  const body = JSON.stringify({ name: $("paste-name").value, text: $("paste-text").value });
+  add(() => call("/api/documents", { method: "POST", body, headers: { "Content-Type": "application/json" } }));
+};
+$("ask").onsubmit = (event) => { event.preventDefault(); const asked = $("question").value.trim(); if (asked) ask(asked); };
+$("question").onkeydown = (event) => { if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); if (!$("send").disabled) $("ask").requestSubmit(); } };
+$("summary").onclick = () => ask(null);
+$("cancel").onclick = () => { if (state.answering?.id) call(`/api/answers/${state.answering.id}`, { method: "DELETE" }).catch(() => {}); };
+
+try {
+  const status = await (await call("/api/status")).json();
+  $("model").textContent = `${status.model} · the plain model reads ${status.plain_window.toLocaleString()} tokens`;
+  await showDocuments();
+} catch (error) { say(error.message, true); }

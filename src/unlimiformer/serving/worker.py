@@ -1,0 +1,221 @@
+"""The one who works: reads documents in the background and answers, one call of the model at a time.
+
+Answers go first: between two windows a reading lets them pass.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import StoppingCriteriaList, TextStreamer
+
+from ..asking import Asking, Conversation
+from ..errors import UnlimiformerError
+from ..memory import Memory
+from ..model import Unlimiformer
+from .library import Document, Library
+from .limits import Limits
+
+_OPEN = 8  # memories that are kept mapped
+
+
+class Cancelled(Exception):
+    """Someone wanted it to stop."""
+
+
+class Turns:
+    """Who may use the model: one at a time, and a reading only while no answer waits."""
+
+    def __init__(self) -> None:
+        self._free = threading.Condition()
+        self._busy, self._waiting = False, 0
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """For an answer."""
+        with self._free:
+            self._waiting += 1
+            self._free.wait_for(lambda: not self._busy)
+            self._waiting -= 1
+            self._busy = True
+        try:
+            yield
+        finally:
+            self._leave()
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """For a reading."""
+        self._enter_as_reader()
+        try:
+            yield
+        finally:
+            self._leave()
+
+    def let_pass(self) -> None:
+        """A reading lets all answers that wait go first."""
+        if self._waiting:
+            self._leave()
+            self._enter_as_reader()
+
+    def _enter_as_reader(self) -> None:
+        with self._free:
+            self._free.wait_for(lambda: not self._busy and not self._waiting)
+            self._busy = True
+
+    def _leave(self) -> None:
+        with self._free:
+            self._busy = False
+            self._free.notify_all()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A text, where it came from, the plain model's answer if it was wanted, and why it ended before its end."""
+
+    text: str
+    provenance: dict[str, Any] | None
+    truncated: str | None
+    seconds: float
+    stopped: str | None = None
+
+
+class Worker:
+    """A wrapped model and the documents that it reads; `close` ends its thread."""
+
+    def __init__(self, wrapped: Unlimiformer, asking: Asking, library: Library, limits: Limits) -> None:
+        self.wrapped, self.asking, self.library, self.limits = wrapped, asking, library, limits
+        self._turns = Turns()
+        self._open: OrderedDict[str, Memory] = OrderedDict()
+        self._progress: dict[str, tuple[int, int]] = {}
+        self._wake, self._closing = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._read_all, name="reader", daemon=True)
+        self._thread.start()
+
+    @property
+    def plain_window(self) -> int:
+        """How many tokens the plain model sees."""
+        return Conversation(self.wrapped, "a text", self.asking).plain_window
+
+    def close(self) -> None:
+        """Ends; what is being read goes on at the next start."""
+        self._closing.set()
+        self._wake.set()
+        self._thread.join()
+
+    def added(self) -> None:
+        """There is something to read."""
+        self._wake.set()
+
+    def progress(self, document: Document) -> tuple[int, int]:
+        """Windows of a document that are read, and all; (0, 0) before it begins."""
+        return self._progress.get(document.id, (0, 0))
+
+    def answer(
+        self,
+        document: Document,
+        question: str | None,
+        say: Callable[[str], None],
+        cancelled: threading.Event,
+        compare: bool = False,
+        new_tokens: int | None = None,
+    ) -> Answer:
+        """Writes an answer, telling its text as it comes; ends early if it is cancelled or takes too long."""
+        with self._turns.answering():
+            if cancelled.is_set():
+                raise Cancelled
+            started = time.perf_counter()
+            talk = Conversation(self.wrapped, self._memory(document), self.asking)
+            stop = _Stop(cancelled, started + self.limits.seconds)
+            generation: dict[str, Any] = {
+                "max_new_tokens": min(new_tokens or self.limits.new_tokens, self.limits.new_tokens),
+                "do_sample": False,
+                "num_beams": 1,
+                "stopping_criteria": StoppingCriteriaList([stop]),  # type: ignore[list-item]
+            }
+            known = getattr(self.wrapped.engine, "selection", None) != "top-k"
+            streamer = _Streamer(self.wrapped.tokenizer, say)
+            reply = talk.ask(question, provenance=known, streamer=streamer, **generation)
+            plain = talk.truncated(question, **generation) if compare and not stop.why else None
+            looked = reply.output.provenance
+            told = None if looked is None else looked.told()
+            return Answer(reply.text.strip(), told, plain, time.perf_counter() - started, stop.why)
+
+    def _memory(self, document: Document) -> Memory:
+        found = self._open.pop(document.id, None)
+        self._open[document.id] = found or Memory.load(self.library.memory_path(document), verify=False)
+        while len(self._open) > _OPEN:
+            self._open.popitem(last=False)
+        return self._open[document.id]
+
+    def forget(self, document: Document) -> None:
+        """Lets go of a document that was removed."""
+        self._open.pop(document.id, None)
+        self._progress.pop(document.id, None)
+
+    def _read_all(self) -> None:
+        while not self._closing.is_set():
+            waiting = next((each for each in self.library.documents() if each.state == "waiting"), None)
+            if waiting is None:
+                self._wake.wait()
+                self._wake.clear()
+            else:
+                self._read(waiting)
+
+    def _read(self, document: Document) -> None:
+        self.library.update(document.id, state="reading")
+
+        def note(done: int, of: int) -> None:
+            self._progress[document.id] = (done, of)
+            if self._closing.is_set() or self.library.get(document.id) is None:
+                raise Cancelled
+            self._turns.let_pass()
+
+        try:
+            with self._turns.reading():
+                text, folder = self.library.text_path(document), self.library.memory_path(document)
+                memory = self.wrapped.index(text, folder=folder, overwrite=True, progress=note)
+            self.library.update(document.id, state="ready", tokens=len(memory))
+        except Cancelled:
+            self.library.update(document.id, state="waiting")
+        except UnlimiformerError as error:
+            self.library.update(document.id, state="failed", error=str(error))
+        except Exception as error:  # a reader that dies would leave all others waiting
+            if self.library.get(document.id) is not None:
+                self.library.update(document.id, state="failed", error=f"{type(error).__name__}: {error}")
+
+
+class _Stop:
+    """Ends a generation that was cancelled, or that takes too long."""
+
+    def __init__(self, cancelled: threading.Event, deadline: float) -> None:
+        self._cancelled, self._deadline = cancelled, deadline
+        self.why: str | None = None
+
+    def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:
+        import torch
+
+        if self._cancelled.is_set():
+            self.why = "cancelled"
+        elif time.perf_counter() > self._deadline:
+            self.why = "out of time"
+        return torch.full((input_ids.shape[0],), self.why is not None, device=input_ids.device, dtype=torch.bool)
+
+
+class _Streamer(TextStreamer):
+    """Tells the text as it comes."""
+
+    def __init__(self, tokenizer: Any, say: Callable[[str], None]) -> None:
+        super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)
+        self._say = say
+
+    def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+        """Called with whole words."""
+        if text:
+            self._say(text)

@@ -1,0 +1,254 @@
+"""The server without a browser: documents, answers, limits, and what must not be possible."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+
+import pytest
+from conftest import make_book, make_tokenizer
+from fastapi.testclient import TestClient
+from tiny import WINDOW, make
+from tiny_decoders import tiny_decoder
+
+from unlimiformer import Unlimiformer
+from unlimiformer.asking import Asking
+from unlimiformer.serving import Library, Limits, Worker, create_app
+from unlimiformer.serving.worker import Turns
+
+
+def _client(folder, limits=None, model=None, **options):
+    settings = {"window": WINDOW, "top_k": 9} if model is None else {"window": 64, "top_k": 12, "block": 4}
+    wrapped = Unlimiformer(model or make("t5"), make_tokenizer(), **settings)
+    worker = Worker(wrapped, Asking("decoder", "{question}"), Library(folder), limits or Limits())
+    return TestClient(create_app(worker, "tiny", **options)), worker
+
+
+@pytest.fixture
+def client(tmp_path):
+    client, _ = _client(tmp_path / "library")
+    with client:
+        yield client
+
+
+def _events(text):
+    pairs = [part.split("\n") for part in text.strip().split("\n\n")]
+    return [(kind.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for kind, data in pairs]
+
+
+def _added(client, text=None, name="a book"):
+    added = client.post("/api/documents", json={"name": name, "text": text or make_book()})
+    assert added.status_code == 201, added.text
+    return added.json()["id"]
+
+
+def _ready(client, number):
+    told = _events(client.get(f"/api/documents/{number}/progress").text)
+    assert told[-1][1]["state"] == "ready", told
+    return told
+
+
+def _asked(client, number, **body):
+    return _events(client.post(f"/api/documents/{number}/answers", json=body).text)
+
+
+def test_a_document_is_read_and_asked(client):
+    number = _added(client)
+    last = _ready(client, number)[-1][1]
+    assert last["done"] == last["of"] > 3 and last["tokens"] == 202
+    told = _asked(client, number, question="w3 w4", compare=True, new_tokens=6)
+    assert told[0][0] == "asked" and told[-1][0] == "done"
+    answer = told[-1][1]
+    assert "".join(content for kind, content in told if kind == "text").strip() == answer["text"]
+    with Unlimiformer(make("t5"), make_tokenizer(), window=WINDOW, top_k=9) as u:
+        memory = u.index(make_book())
+        expected = u.generate(memory, prompt="w3 w4", max_new_tokens=6, do_sample=False, num_beams=1)
+    assert "w3 w4 " + answer["text"] == expected.text
+    looked = answer["provenance"]
+    assert "".join(token["text"] for token in looked["tokens"]) == looked["answer"]
+    assert len(looked["histogram"]) == 100 and looked["passages"][0]["text"] in make_book()
+    assert answer["truncated"] is not None and answer["stopped"] is None
+    assert client.get(f"/api/documents/{number}/text").text == make_book()
+    assert _asked(client, number, new_tokens=2)[-1][0] == "done", "a summary"
+
+
+def test_a_decoder_only_model(tmp_path):
+    client, _ = _client(tmp_path, model=tiny_decoder("llama"))
+    with client:
+        number = _added(client)
+        _ready(client, number)
+        answer = _asked(client, number, question="w3", compare=True, new_tokens=4)[-1][1]
+        assert answer["provenance"]["tokens"] and answer["truncated"] is not None
+
+
+def test_documents_survive_a_restart(tmp_path):
+    client, _ = _client(tmp_path)
+    with client:
+        done, removed = _added(client, name="one"), _added(client, name="two")
+        _ready(client, done)
+        _ready(client, removed)
+        assert client.delete(f"/api/documents/{removed}").status_code == 204
+    library = Library(tmp_path)
+    waiting = library.add("three", make_book(90))
+    library.update(waiting.id, state="reading")  # a process that was killed leaves this
+    (tmp_path / "0123.part").mkdir()
+    client, _ = _client(tmp_path)
+    with client:
+        assert [each["name"] for each in client.get("/api/documents").json()] == ["one", "three"]
+        _ready(client, waiting.id)
+        assert _asked(client, done, question="w1", new_tokens=2)[-1][0] == "done"
+    assert {path.name for path in tmp_path.iterdir()} == {done, waiting.id}
+
+
+@pytest.mark.parametrize("name", ["../../x", "/etc/passwd", "<script>alert(1)</script>", "a\x00b", "..", "näm€ 🙂"])
+def test_names_never_become_paths(tmp_path, name):
+    client, _ = _client(tmp_path / "inside" / "library")
+    with client:
+        numbers = [_added(client, name=name)]
+        sent = client.post("/api/files", files={"file": (name.replace("\x00", ""), make_book().encode())})
+        numbers.append(sent.json()["id"])
+        assert client.get("/api/documents").json()[0]["name"] == name
+        for number in numbers:
+            _ready(client, number)
+            assert client.delete(f"/api/documents/{number}").status_code == 204
+    assert [path.name for path in tmp_path.iterdir()] == ["inside"]
+    assert [path.name for path in (tmp_path / "inside").iterdir()] == ["library"]
+    assert not list((tmp_path / "inside" / "library").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "code"),
+    [
+        ("post", "/api/documents", {"name": "x", "text": " \n"}, 422),
+        ("post", "/api/documents", {"name": "", "text": "w1"}, 422),
+        ("post", "/api/documents", {"name": "x", "text": "w1 " * 1000}, 413),
+        ("post", "/api/documents", {"name": "x", "text": "w1", "more": 1}, 422),
+        ("get", "/api/documents/0123456789abcdef", None, 404),
+        ("get", "/api/documents/..%2F..%2Fx", None, 404),
+        ("get", "/api/documents/xyz", None, 422),
+        ("delete", "/api/documents/0123456789abcdef", None, 404),
+        ("delete", "/api/answers/0123456789abcdef", None, 404),
+        ("post", "/api/documents/0123456789abcdef/answers", {"question": "w1"}, 404),
+        ("get", "/page.py", None, 404),
+        ("get", "/..%2Fapp.py", None, 404),
+    ],
+)
+def test_what_is_wrong_is_said(tmp_path, method, path, body, code):
+    client, _ = _client(tmp_path, Limits(document_bytes=2000))
+    with client:
+        answer = client.request(method, path, json=body)
+        assert answer.status_code == code and answer.text
+
+
+def test_limits(tmp_path):
+    client, worker = _client(tmp_path, Limits(document_bytes=2000, documents=2, question=10, waiting=1, new_tokens=3))
+    with client:
+        number = _added(client, make_book(60))
+        _ready(client, number)
+        path = f"/api/documents/{number}/answers"
+        assert client.post(path, json={"question": "w1 " * 9}).status_code == 422
+        assert client.post(path, json={"question": " "}).status_code == 422
+        answer = _asked(client, number, question="w1", new_tokens=50)[-1][1]
+        assert len(answer["text"].split()) <= 3
+        assert client.post("/api/files", files={"file": ("x", b"\xff\xfe")}).status_code == 422
+        assert client.post("/api/files", files={"file": ("x", b"w1 " * 1000)}).status_code == 413
+        _added(client, "w1")
+        assert client.post("/api/documents", json={"name": "x", "text": "w1"}).status_code == 409
+        with worker._turns.answering():  # someone else's answer takes its time
+            first = threading.Thread(target=_asked, args=(client, number), kwargs={"question": "w1"})
+            first.start()
+            deadline = time.monotonic() + 10
+            while client.get("/api/status").json()["answering"] < 1 and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert client.post(path, json={"question": "w2"}).status_code == 429
+        first.join()
+        assert _asked(client, number, question="w2")[-1][0] == "done"
+
+
+def test_an_answer_can_be_cancelled_and_runs_out_of_time(tmp_path):
+    client, worker = _client(tmp_path)
+    with client:
+        number = _added(client)
+        _ready(client, number)
+        document, cancelled, heard = worker.library.get(number), threading.Event(), []
+        told = worker.answer(document, "w1", lambda text: (heard.append(text), cancelled.set()), cancelled, True, 200)
+        assert told.stopped == "cancelled" and told.truncated is None and len(told.text.split()) < 20
+        with worker._turns.answering():  # another answer is being written
+            thread = threading.Thread(target=lambda: heard.append(_asked(client, number, question="w1")))
+            thread.start()
+            deadline = time.monotonic() + 10
+            while not client.app.state.running and time.monotonic() < deadline:
+                time.sleep(0.01)
+            (waiting,) = client.app.state.running
+            assert client.delete(f"/api/answers/{waiting}").status_code == 204
+        thread.join()
+        assert heard[-1][-1] == ("stopped", "cancelled") and not client.app.state.running
+    client, worker = _client(tmp_path, Limits(seconds=1e-9))
+    with client:
+        assert _asked(client, number, question="w1")[-1][1]["stopped"] == "out of time"
+
+
+def test_a_token_is_needed_where_there_is_one(tmp_path):
+    client, _ = _client(tmp_path, token="secret", loopback=False)
+    with client:
+        assert client.get("/api/documents").status_code == 401
+        assert client.get("/api/documents", headers={"Authorization": "Bearer wrong"}).status_code == 401
+        assert client.get("/api/documents", headers={"Authorization": "Bearer secret"}).json() == []
+        assert client.get("/").status_code == 200, "the page asks for it"
+
+
+def test_other_sites_cannot_use_it(client):
+    told = {"name": "x", "text": "w1"}
+    assert client.post("/api/documents", json=told, headers={"Origin": "http://evil.example"}).status_code == 403
+    assert client.get("/api/documents", headers={"Host": "evil.example"}).status_code == 400
+    page = client.get("/")
+    assert "default-src 'self'" in page.headers["content-security-policy"]
+    for part in ("/", "/page.js", "/page.css"):
+        assert "http" not in client.get(part).text.replace("http://www.w3.org/2000/svg", ""), "nothing from outside"
+    assert client.get("/openapi.json").json()["info"]["title"] == "Unlimiformer"
+
+
+def test_a_reading_lets_answers_pass(tmp_path):
+    """An answer that comes while a book is read does not wait for its end."""
+    order, turns = [], Turns()
+    began, asked = threading.Event(), threading.Event()
+
+    def read():
+        with turns.reading():
+            began.set()
+            asked.wait(10)
+            while not turns._waiting:
+                time.sleep(0.001)
+            turns.let_pass()
+            order.append("read")
+
+    def answer():
+        asked.set()
+        with turns.answering():
+            order.append("answered")
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    began.wait(10)
+    answer()
+    reader.join()
+    assert order == ["answered", "read"]
+
+
+def test_a_text_that_cannot_be_read_fails_and_others_go_on(tmp_path, monkeypatch):
+    client, worker = _client(tmp_path)
+    index = worker.wrapped.index
+
+    def broken(text, **settings):
+        if "bad" in text.read_text():
+            raise RuntimeError("no luck")
+        return index(text, **settings)
+
+    monkeypatch.setattr(worker.wrapped, "index", broken)
+    with client:
+        bad, good = _added(client, "bad w1"), _added(client, "w2 w3")
+        _ready(client, good)
+        told = client.get(f"/api/documents/{bad}").json()
+        assert told["state"] == "failed" and "no luck" in told["error"]
+        assert client.post(f"/api/documents/{bad}/answers", json={"question": "w1"}).status_code == 409
