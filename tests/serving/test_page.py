@@ -1,4 +1,4 @@
-"""The page in a real browser: upload, progress, ask, hover, cancel, reload; hostile names and texts; phones, keyboards."""
+"""The page in a real browser: upload, progress, ask, hover, cancel, reload; hostile texts; phones and keyboards."""
 
 from __future__ import annotations
 
