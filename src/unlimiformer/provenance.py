@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,8 +15,10 @@ from torch import Tensor
 from .errors import UnlimiformerError
 from .listening import Attention
 from .memory import Memory
+from .paths import write_whole
 
 UNITS = ("token", "sentence")
+_PAGE = Path(__file__).with_name("page")
 _SENTENCE = re.compile(r"\s*[^.!?。！？]*(?:[.!?。！？]+[\"'”’)]*|$)", re.S)
 
 
@@ -122,6 +125,24 @@ class Provenance:
     def to_json(self) -> str:
         """All of it."""
         return json.dumps(self.told(), indent=1, ensure_ascii=False) + "\n"
+
+    def to_html(self) -> str:
+        """A page of its own, with the source: its words light the passages that they came from."""
+        told = json.dumps({**self.told(), "source": self.memory.text}).replace("<", "\\u003c")
+        script = (_PAGE / "looking.js").read_text(encoding="utf-8").replace("export ", "")
+        parts = {"style": (_PAGE / "page.css").read_text(encoding="utf-8"), "script": script, "told": told}
+        page = (_PAGE / "provenance.html").read_text(encoding="utf-8")
+        return re.sub(r"{{(\w+)}}", lambda found: parts[found[1]], page)
+
+    def save(self, path: Path) -> None:
+        """As JSON or as a page, by the name of the file."""
+        write = {".json": self.to_json, ".html": self.to_html}.get(path.suffix)
+        if write is None:
+            raise UnlimiformerError(f"the file is {path.name!r}; expected a name that ends with .json or .html")
+        try:
+            write_whole(path, write())
+        except OSError as error:
+            raise UnlimiformerError(f"cannot write {path}: {error.strerror}") from None
 
 
 def _spread(attention: Any, length: int) -> Tensor:

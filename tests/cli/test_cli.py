@@ -259,3 +259,18 @@ def test_generate_of_a_decoder_only_model(decoder_folder, file):
 def test_plan_of_a_decoder_only_model(decoder_folder, file):
     plan = json.loads(run("plan", file, "--model", decoder_folder, "--window", "64", "--top-k", "64", "--json").stdout)
     assert plan["tokens"] >= 200 and [store["dtype"] for store in plan["stores"]] == ["float32", "bfloat16"]
+
+
+def test_provenance_is_written_as_json_or_as_a_page(folder, decoder_folder, file, tmp_path):
+    options = ("--max-new-tokens", "4", "--provenance")
+    run("generate", file, "--model", folder, "--top-k", "9", "--num-beams", "2", *options, str(tmp_path / "a.json"))
+    told = json.loads((tmp_path / "a.json").read_text())
+    assert told["tokens"] and told["passages"] and len(told["histogram"]) == 100
+    run("ask", file, "w1", "--model", decoder_folder, *options, str(tmp_path / "b.html"))
+    assert "<!doctype html>" in (tmp_path / "b.html").read_text()
+    wrong = run("ask", file, "w1", "--model", folder, *options, str(tmp_path / "c.txt"), code=2)
+    assert b"expected a name that ends with .json or .html" in wrong.stderr
+    many = run("ask", file, "w1", "w2", "--model", folder, *options, str(tmp_path / "c.json"), code=2)
+    assert b"2 questions; expected one" in many.stderr
+    nowhere = run("generate", file, "--model", folder, *options, str(tmp_path / "no" / "c.json"), code=2)
+    assert b"there is no folder" in nowhere.stderr

@@ -235,6 +235,26 @@ def test_a_phone_and_a_keyboard(page, book_file):
     assert unnamed == 0, "a screen reader has a name for everything"
 
 
+def test_a_page_of_its_own(chrome, tmp_path):
+    """The file that `--provenance F.html` writes needs no server, and shows a hostile text as it is."""
+    text = "<script>window.hacked=1</script></script><!-- " + make_book(300)
+    with Unlimiformer(make("t5"), make_tokenizer(), window=WINDOW, top_k=9) as u:
+        out = u.generate(text, prompt="w3", provenance=True, max_new_tokens=8, do_sample=False, num_beams=2)
+    out.provenance.save(tmp_path / "looked.html")
+    page = Page(chrome, (tmp_path / "looked.html").as_uri())
+    told = out.provenance.told()
+    words = page.until(lambda: page.all(".word"), "words")
+    from selenium.webdriver import ActionChains
+
+    ActionChains(page.driver).move_to_element(words[1]).perform()
+    expected = [passage["text"] for passage in told["tokens"][1]["passages"]]
+    page.until(lambda: page.lit() == expected, f"{expected}")
+    assert page.script("return window.hacked === undefined")
+    assert page.script("return document.getElementById('text').textContent") == text
+    requests = page.script("return performance.getEntriesByType('resource').length")
+    assert requests == 0, "one file, nothing from outside"
+
+
 def test_a_real_answer_lights_its_fact(chrome, tmp_path):
     """flan-t5-small-answers, a fact in a scene of Macbeth: the words of the answer light it."""
     from unlimiformer.catalogue import get_model, get_text

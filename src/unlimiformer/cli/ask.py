@@ -19,9 +19,11 @@ from .options import (
     Model,
     Overlap,
     PositionsOption,
+    ProvenanceFile,
     Selection,
     TopK,
     Window,
+    check_provenance_file,
     open_wrapped,
 )
 
@@ -44,6 +46,7 @@ def command(
     batch_size: BatchSize = 4,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer.")] = 64,
     passages: Annotated[int, typer.Option(help="Passages shown beneath an answer.")] = 1,
+    provenance: ProvenanceFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Ask about a text of any length, or about a memory of it.
@@ -55,6 +58,9 @@ def command(
         raise UnlimiformerError("--max-new-tokens must be at least 1 and --passages at least 0")
     if empty := [question for question in questions if not question.strip()]:
         raise UnlimiformerError(f"a question is {empty[0]!r}; expected some words")
+    check_provenance_file(provenance)
+    if provenance is not None and len(questions) > 1:
+        raise UnlimiformerError(f"--provenance was given with {len(questions)} questions; expected one")
     given: dict[str, Any] = {
         "top_k": top_k,
         "focus": focus,
@@ -67,7 +73,8 @@ def command(
     }
     source, wrapped = open_wrapped(file, model, given, device)
     generation = {"max_new_tokens": max_new_tokens, "do_sample": False, "num_beams": 1}
-    generation["provenance"] = passages > 0 and getattr(wrapped.engine, "selection", None) != "top-k"
+    known = getattr(wrapped.engine, "selection", None) != "top-k"
+    generation["provenance"] = known and (passages > 0 or provenance is not None)
     from ..asking import Asking, Conversation
 
     talk, told = Conversation(wrapped, source, Asking.for_model(model)), []
@@ -79,6 +86,11 @@ def command(
         told.append(_figures(question, reply, found))
         if not as_json:
             _show(told[-1])
+    if provenance is not None:
+        if output.provenance is None:
+            raise UnlimiformerError("--provenance was given with selection 'top-k'; it is known for blocks only")
+        output.provenance.save(provenance)
+        messages.print(f"wrote {provenance}")
     memory = output.memory
     figures = {"source_tokens": len(memory), "windows": memory.windows, "memory_bytes": memory.nbytes}
     if as_json:

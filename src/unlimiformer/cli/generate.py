@@ -23,9 +23,11 @@ from .options import (
     Overlap,
     PositionsOption,
     Prefix,
+    ProvenanceFile,
     Selection,
     TopK,
     Window,
+    check_provenance_file,
     open_wrapped,
 )
 
@@ -58,6 +60,7 @@ def command(
     sample: Annotated[bool, typer.Option("--sample", help="Draw tokens instead of taking the likeliest.")] = False,
     temperature: Annotated[float, typer.Option(help="For --sample.")] = 1.0,
     seed: Annotated[int, typer.Option(help="For --sample.")] = 0,
+    provenance: ProvenanceFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Generate from a text of any length, or from a memory of it."""
@@ -68,6 +71,7 @@ def command(
         raise UnlimiformerError(
             f"--min-new-tokens is {min_new_tokens}; expected 0 to {max_new_tokens}, the longest answer"
         )
+    check_provenance_file(provenance)
     if sample and temperature <= 0:
         raise UnlimiformerError(f"--temperature is {temperature}; expected more than 0")
     given = {
@@ -103,9 +107,13 @@ def command(
         generation["temperature"] = temperature
     streamed = num_beams == 1 and not as_json
     started = time.perf_counter()
+    generation["provenance"] = provenance is not None
     output = wrapped.generate(memory, prompt=prompt, streamer=_streamer(wrapped) if streamed else None, **generation)
     given_tokens = wrapped.engine.given_tokens(prompt)
     figures = Figures.of(output, memory, encoding, time.perf_counter() - started, given_tokens)
+    if provenance is not None:
+        output.provenance.save(provenance)
+        messages.print(f"wrote {provenance}")
     if as_json:
         typer.echo(json.dumps({"text": output.text, **vars(figures)}, indent=1))
         return

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..config import DTypeName, UnlimiformerConfig
+from ..errors import UnlimiformerError
 from .console import input_pieces, messages, progress_bar, quiet_libraries
 
 if TYPE_CHECKING:
@@ -44,6 +45,9 @@ PositionsOption = Annotated[
 Focus = Annotated[
     int | None,
     typer.Option(help="Tokens an encoder–decoder answers from: those its question looks at; 0: all."),
+]
+ProvenanceFile = Annotated[
+    Path | None, typer.Option("--provenance", help="Write where the answer came from: FILE.json or FILE.html.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print all figures as one JSON object.")]
 
@@ -84,6 +88,14 @@ def open_wrapped(
 
     kept = source if isinstance(source, Memory) else None
     return source, load_wrapped(model, settings(kept, **given), device)
+
+
+def check_provenance_file(path: Path | None) -> None:
+    """Before any work."""
+    if path is not None and path.suffix not in (".json", ".html"):
+        raise UnlimiformerError(f"--provenance is {str(path)!r}; expected a name that ends with .json or .html")
+    if path is not None and not path.absolute().parent.is_dir():
+        raise UnlimiformerError(f"--provenance is {str(path)!r}; there is no folder {path.absolute().parent}")
 
 
 def fetch(model: str, *texts: str) -> list[str]:

@@ -21,7 +21,7 @@ from ..errors import UnlimiformerError
 from .library import Document
 from .worker import Cancelled, Worker
 
-_PAGE = Path(__file__).with_name("page")
+_PAGE = Path(__file__).parent.parent / "page"
 _POLICY = "default-src 'self'; object-src 'none'; base-uri 'none'; frame-ancestors 'none'; form-action 'self'"
 _LOOPBACK = ["127.0.0.1", "localhost", "[::1]", "testserver"]
 Number = Annotated[str, InPath(pattern="^[0-9a-f]{16}$", description="A document's id.")]
@@ -238,7 +238,7 @@ def create_app(worker: Worker, model: str, token: str | None = None, loopback: b
 
     @app.get("/{name}", include_in_schema=False)
     def part(name: str) -> FileResponse:
-        if name not in ("page.js", "page.css", "icon.svg"):
+        if name not in ("page.js", "looking.js", "page.css", "icon.svg"):
             raise HTTPException(404, "no such page")
         return FileResponse(_PAGE / name)
 

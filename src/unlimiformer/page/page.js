@@ -1,13 +1,10 @@
-// The page: documents, questions, and where the answers came from. Texts are only ever set as text, never as HTML.
+// The page: documents and questions.
+
+import { Source, listed, make, spoken } from "./looking.js";
 
 const $ = (id) => document.getElementById(id);
-const state = { chosen: null, answering: null, text: "", pairs: [], blocks: [] };
-
-function make(tag, attributes = {}, ...children) {
-  const element = Object.assign(document.createElement(tag), attributes);
-  element.append(...children);
-  return element;
-}
+const state = { chosen: null, answering: null };
+const source = new Source($("text"), $("strip"), $("source"));
 
 function say(text, bad = false) {
   $("message").textContent = text;
@@ -103,15 +100,15 @@ async function choose(each) {
   for (const item of $("documents").children) item.setAttribute("aria-current", String(item.id === `document-${each.id}`));
   $("asked-of").textContent = each.name;
   allowAsking();
-  light([]);
+  source.light([]);
   const text = await (await call(`/api/documents/${each.id}/text`)).text();
-  if (state.chosen.id === each.id) showText(text);
+  if (state.chosen?.id === each.id) source.show(text);
 }
 
 async function forget(each) {
   if (!confirm(`Delete ${each.name}?`)) return;
   await call(`/api/documents/${each.id}`, { method: "DELETE" });
-  if (state.chosen?.id === each.id) { state.chosen = null; showText(""); $("asked-of").textContent = "a document"; }
+  if (state.chosen?.id === each.id) { state.chosen = null; source.show(""); $("asked-of").textContent = "a document"; }
   allowAsking();
   await showDocuments();
 }
@@ -130,72 +127,6 @@ function upload(file) {
   const form = new FormData();
   form.append("file", file);
   return add(() => call("/api/files", { method: "POST", body: form }));
-}
-
-// The source: offsets are counted in characters, a browser counts in units of UTF-16
-
-function showText(text) {
-  state.text = text;
-  state.pairs = [];
-  if (/[\ud800-\udbff]/.test(text)) {
-    let points = 0;
-    for (const character of text) { if (character.length === 2) state.pairs.push(points); points += 1; }
-  }
-  state.blocks = [];
-  for (let start = 0; start < text.length;) {
-    let end = Math.min(text.length, start + 2000);
-    const line = text.indexOf("\n", end);
-    if (end < text.length) end = line < 0 ? text.length : line + 1;
-    state.blocks.push(make("p", { textContent: text.slice(start, end) }));
-    state.blocks.at(-1).start = start;
-    start = end;
-  }
-  $("text").replaceChildren(...state.blocks);
-  $("strip").replaceChildren();
-}
-
-function units(offset) {
-  let low = 0, high = state.pairs.length;
-  while (low < high) { const middle = (low + high) >> 1; if (state.pairs[middle] < offset) low = middle + 1; else high = middle; }
-  return offset + low;
-}
-
-function place(offset) {
-  let low = 0, high = state.blocks.length - 1;
-  while (low < high) { const middle = (low + high + 1) >> 1; if (state.blocks[middle].start <= offset) low = middle; else high = middle - 1; }
-  return [state.blocks[low].firstChild, offset - state.blocks[low].start];
-}
-
-function ranges(passages) {
-  return passages.map(({ start, end }) => {
-    const range = new Range();
-    range.setStart(...place(units(start)));
-    range.setEnd(...place(units(end)));
-    return range;
-  });
-}
-
-function light(passages, jump = false) {
-  const found = state.blocks.length ? ranges(passages) : [];
-  if (globalThis.Highlight) CSS.highlights.set("looked", new Highlight(...found));
-  const bars = [...$("strip").children];
-  bars.forEach((bar) => bar.classList.remove("lit"));
-  for (const { start } of passages) bars[Math.min(bars.length - 1, Math.floor(units(start) / state.text.length * bars.length))]?.classList.add("lit");
-  if (jump && found.length) found[0].startContainer.parentElement.scrollIntoView({ block: "center" });
-  if (jump && found.length) {
-    const box = found[0].getBoundingClientRect(), frame = $("source").getBoundingClientRect();
-    if (box.top < frame.top || box.bottom > frame.bottom) $("source").scrollBy(0, box.top - frame.top - frame.height / 3);
-  }
-}
-
-function drawStrip(histogram) {
-  const most = Math.max(...histogram, 1e-9);
-  $("strip").replaceChildren(...histogram.map((share, number) => {
-    const bar = make("i", { title: `${Math.round(100 * number / histogram.length)} % into the document: ${(100 * share).toFixed(1)} % of the attention` });
-    bar.style.opacity = share ? 0.08 + 0.92 * share / most : 0;
-    bar.onclick = () => state.blocks[Math.floor(number / histogram.length * state.blocks.length)]?.scrollIntoView();
-    return bar;
-  }));
 }
 
 // Questions
@@ -229,43 +160,21 @@ async function ask(question) {
 
 function finish(item, answer, told, of) {
   say(told.stopped ? `Stopped: ${told.stopped}` : `Answered in ${told.seconds.toFixed(1)} s`);
-  const looked = told.provenance;
-  if (!looked) answer.textContent = told.text;
-  else if (!looked.sentences) answer.textContent = told.text;
-  else answer.replaceChildren(...looked.sentences.map((sentence) => spoken(sentence, looked.tokens, of)));
+  const looked = told.provenance, light = (passages, jump) => lightIn(of, passages, jump);
+  answer.replaceChildren(...(looked?.sentences ? spoken(looked, light) : [told.text]));
   if (told.truncated !== null) item.append(make("p", { className: "truncated", textContent: `Truncated: ${told.truncated}` }));
   if (!looked) return;
-  const show = () => { if (state.chosen?.id === of.id) drawStrip(looked.histogram); };
+  const show = () => { if (state.chosen?.id === of.id) source.draw(looked.histogram); };
   item.addEventListener("focusin", show);
   item.addEventListener("pointerenter", show);
-  item.append(make("ul", { className: "passages" }, ...looked.passages.map((passage) => {
-    const where = `${Math.round(100 * passage.start / looked.characters)} % in, ${Math.round(100 * passage.weight)} % of the attention: `;
-    const quote = passage.text.replace(/\s+/g, " ").slice(0, 160);
-    const jump = make("button", { type: "button", textContent: where + quote, onclick: () => lightIn(of, [passage], true) });
-    return make("li", {}, jump);
-  })));
+  item.append(listed(looked, light));
   show();
-  lightIn(of, looked.passages.slice(0, 1), true);
+  light(looked.passages.slice(0, 1), true);
 }
 
 async function lightIn(of, passages, jump) {
   if (state.chosen?.id !== of.id) { if (!jump) return; await choose(of); }
-  light(passages, jump);
-}
-
-function spoken(sentence, tokens, of) {
-  const words = tokens.filter((token) => token.start >= sentence.start && token.start < sentence.end);
-  const element = make("span", { className: "sentence", tabIndex: 0 }, ...words.map((token) => {
-    const word = make("span", { className: "word", textContent: token.text });
-    word.onpointerenter = () => lightIn(of, token.passages, false);
-    word.onclick = (event) => { event.stopPropagation(); lightIn(of, token.passages, true); };
-    return word;
-  }));
-  element.setAttribute("role", "button");
-  element.setAttribute("aria-label", `${sentence.text.trim()} – show where this came from`);
-  element.onfocus = () => { if (element.matches(":focus-visible")) lightIn(of, sentence.passages, false); };
-  element.onkeydown = (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); lightIn(of, sentence.passages, true); } };
-  return element;
+  source.light(passages, jump);
 }
 
 // What users do
