@@ -53,17 +53,17 @@ def test_a_kill_loses_no_document(folder, tmp_path):
     with _serving(folder, tmp_path / "library") as (process, client):
         done = client.post("/api/documents", json={"name": "one", "text": make_book(300)}).json()["id"]
         assert _wait(client, done)["state"] == "ready"
-        long = client.post("/api/documents", json={"name": "two", "text": make_book(30_000)}).json()["id"]
+        long = client.post("/api/documents", json={"name": "two", "text": make_book(8_000)}).json()["id"]
         while _documents(client)[long]["state"] == "waiting":
             time.sleep(0.005)
         process.send_signal(signal.SIGKILL)
         process.wait()
     with _serving(folder, tmp_path / "library") as (process, client):
         assert _documents(client)[done]["state"] == "ready"
-        assert _wait(client, long)["tokens"] == 30_002
+        assert _wait(client, long)["tokens"] == 8_002
         told = client.post(f"/api/documents/{long}/answers", json={"question": "w3", "new_tokens": 3}).text
         last = json.loads(told.strip().split("data: ")[-1])
-        assert last["provenance"]["characters"] == len(make_book(30_000))
+        assert last["provenance"]["characters"] == len(make_book(8_000))
         process.send_signal(signal.SIGINT)
         assert process.wait(30) in (0, 130)
 
