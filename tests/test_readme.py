@@ -31,6 +31,7 @@ SMALLER = (  # what a command is made of when it is tested
     (r"(bench decode.*)--lengths \S+", r"\1--lengths 64,128 --new-tokens 1 --repeats 1"),
     (r"(bench needle.*)--lengths \S+ --depths \S+", r"\1--lengths 1500 --depths 1"),
     (r"--speed ", ""),
+    (r"^unlimiformer serve$", "timeout -s INT 60 unlimiformer serve --port 0 --folder docs/figures || [ $? = 124 ]"),
     (r"bench train", "bench train --tokens 1500 --target 8 --repeats 1 --methods retrieval"),
     (r"bench encode", "bench encode --tokens 1500 --repeats 1"),
     (r"bench (decode|search)", r"bench \1 --tokens 1500"),
@@ -52,7 +53,8 @@ def _small(command: str, folder: Path) -> str:
     for name in (*MADE, "docs/figures"):
         steps = [re.sub(rf"(?<= ){re.escape(name)}\b", str(folder / name), step) for step in steps]
     steps = [
-        re.sub(r"--(json|picture) (\S+)", lambda m: f"--{m[1]} {folder / Path(m[2]).name}", step) for step in steps
+        re.sub(r"--(json|picture|provenance) (\S+)", lambda m: f"--{m[1]} {folder / Path(m[2]).name}", step)
+        for step in steps
     ]
     return " && ".join(steps)
 

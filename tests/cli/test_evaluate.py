@@ -37,8 +37,10 @@ def test_evaluate_and_compare(folder, data, tmp_path):
     assert "rougeL" in shown and "12 items" in shown
     plain = json.loads(run(*_command(folder, data, tmp_path / "plain", "--method", "truncate", "--json")).stdout)
     assert plain["settings"]["method"] == "truncate" and len(plain["scores"]["f1"]) == 12
-    table = run("compare", str(tmp_path / "plain"), str(tmp_path / "ours" / "result.json")).stderr.decode()
-    assert "12 items" in table and "(p " in table
+    done = run("compare", str(tmp_path / "plain"), str(tmp_path / "ours"))
+    assert (
+        "12 items" in done.stderr.decode() and "ours − plain" in done.stdout.decode() and "p " in done.stdout.decode()
+    )
     told = json.loads(run("compare", str(tmp_path / "plain"), str(tmp_path / "ours"), "--json").stdout)
     assert told["means"][0]["f1"]["value"] == pytest.approx(plain["metrics"]["f1"]["value"])
 

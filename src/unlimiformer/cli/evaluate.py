@@ -137,6 +137,7 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Runs side by side; each against the first, by paired bootstrap over the items that all of them have."""
+    quiet_libraries()
     from ..evaluation import compare as compared
 
     found = compared(results)
@@ -172,16 +173,17 @@ def _show(result: Result, output: Path) -> None:
 
 
 def _show_comparison(found: Comparison) -> None:
+    from rich.console import Console
     from rich.table import Table
 
     names = list(found.means[0])
     table = Table("run", *names)
     for run, means in zip(found.names, found.means, strict=True):
         table.add_row(
-            run, *(f"{means[name].value:.2f} ({means[name].low:.2f}–{means[name].high:.2f})" for name in names)
+            run, *(f"{means[name].value:.2f}\n{means[name].low:.2f}–{means[name].high:.2f}" for name in names)
         )
     for run, differences in zip(found.names[1:], found.differences, strict=True):
-        cells = (f"{differences[name].value:+.2f} (p {differences[name].p:.3f})" for name in names)
+        cells = (f"{differences[name].value:+.2f}\np {differences[name].p:.4f}" for name in names)
         table.add_row(f"{run} − {found.names[0]}", *cells)
-    messages.print(table)
-    messages.print(f"{found.items:,} items; in brackets what 95 % of the draws lie between", style="dim")
+    Console(highlight=False).print(table)
+    messages.print(f"{found.items:,} items; beneath each mean what 95 % of the draws lie between", style="dim")

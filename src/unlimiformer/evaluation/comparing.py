@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,8 +68,11 @@ def _columns(result: Result, keys: Sequence[str]) -> Columns:
 
 
 def _names(paths: Sequence[str | Path]) -> list[str]:
-    """Each path's own part: without the file's name if that is the same for all."""
-    names = [Path(path) for path in paths]
-    if len({path.name for path in names}) == 1:
-        names = [path.parent for path in names]
-    return [str(path) for path in names]
+    """Each path's own part: without what all have before it, or the file's name if that is the same for all."""
+    whole = [Path(path).absolute() for path in paths]
+    if len({path.name for path in whole}) == 1:
+        whole = [path.parent for path in whole]
+    if len(set(whole)) < len(whole):
+        return [str(path) for path in paths]
+    common = Path(os.path.commonpath([path.parent for path in whole]))
+    return [str(path.relative_to(common)) for path in whole]
