@@ -82,6 +82,26 @@ def test_a_decoder_only_model(tmp_path):
         assert answer["provenance"]["tokens"] and answer["truncated"] is not None
 
 
+def test_a_short_answer_is_mended_with_beams(tmp_path):
+    wrapped = Unlimiformer(make("bart"), make_tokenizer(), window=WINDOW, top_k=9)
+    worker = Worker(wrapped, Asking("decoder", "{question}"), Library(tmp_path), Limits(), beams=3)
+    with TestClient(create_app(worker, "tiny")) as client:
+        number = _added(client)
+        _ready(client, number)
+        memory, differing = worker._memory(worker.library.get(number)), []
+        for question in (f"w{place}" for place in range(3, 30)):
+            greedy, mended = (
+                wrapped.generate(memory, prompt=question, num_beams=beams, max_new_tokens=6, do_sample=False).text
+                for beams in (1, 3)
+            )
+            differing += [(question, greedy, mended)] if greedy != mended else []
+        question, greedy, mended = differing[0]
+        told = _asked(client, number, question=question, new_tokens=6)
+    assert f"{question} " + "".join(content for kind, content in told if kind == "text").strip() == greedy
+    assert f"{question} {told[-1][1]['text']}" == mended
+    assert told[-1][1]["provenance"]["answer"].strip() == told[-1][1]["text"]
+
+
 def test_documents_survive_a_restart(tmp_path):
     client, _ = _client(tmp_path)
     with client:

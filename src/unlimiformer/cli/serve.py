@@ -29,6 +29,7 @@ def command(
     max_waiting: Annotated[int, typer.Option(help="Questions at once.")] = 32,
     max_seconds: Annotated[float, typer.Option(help="Of one answer.")] = 120.0,
     max_new_tokens: Annotated[int, typer.Option(help="Of one answer.")] = 256,
+    beams: Annotated[int, typer.Option(help="With which short answers of an encoder–decoder are mended; 1: none.")] = 4,
     top_k: TopK = None,
     focus: Focus = None,
     window: Window = None,
@@ -42,6 +43,8 @@ def command(
         raise UnlimiformerError(
             f"--host is {host!r}, which other machines can reach; give a token: --token, or UNLIMIFORMER_TOKEN"
         )
+    if beams < 1:
+        raise UnlimiformerError(f"--beams is {beams}; expected at least 1")
     config = settings(top_k=top_k, focus=focus, window=window, overlap=overlap, dtype=dtype)
     quiet_libraries()
     try:
@@ -57,7 +60,7 @@ def command(
     fetch(model)
     wrapped = load_wrapped(model, config, device)
     library = Library(folder or cache_folder() / "library")
-    worker = Worker(wrapped, Asking.for_model(model), library, limits)
+    worker = Worker(wrapped, Asking.for_model(model), library, limits, beams)
     app = create_app(worker, model, token, local)
     told = uvicorn.Config(app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=2)
 

@@ -9,8 +9,8 @@ export function make(tag, attributes = {}, ...children) {
 
 // A text in a frame that scrolls, and its strip. Offsets are counted in characters, a browser counts in units of UTF-16.
 export class Source {
-  constructor(element, strip, frame) {
-    Object.assign(this, { element, strip, frame, text: "", pairs: [], blocks: [] });
+  constructor(element, strip) {
+    Object.assign(this, { element, strip, text: "", pairs: [], blocks: [] });
   }
 
   show(text) {
@@ -55,8 +55,8 @@ export class Source {
     }
     if (!jump || !found.length) return;
     found[0].startContainer.parentElement.scrollIntoView({ block: "center" });
-    const box = found[0].getBoundingClientRect(), frame = this.frame.getBoundingClientRect();
-    if (box.top < frame.top || box.bottom > frame.bottom) this.frame.scrollBy(0, box.top - frame.top - frame.height / 3);
+    const box = found[0].getBoundingClientRect(), frame = this.element.getBoundingClientRect();
+    if (box.top < frame.top || box.bottom > frame.bottom) this.element.scrollBy(0, box.top - frame.top - frame.height / 3);
   }
 
   #range({ start, end }) {

@@ -4,7 +4,7 @@ import { Source, listed, make, spoken } from "./looking.js";
 
 const $ = (id) => document.getElementById(id);
 const state = { chosen: null, answering: null };
-const source = new Source($("text"), $("strip"), $("source"));
+const source = new Source($("text"), $("strip"));
 
 function say(text, bad = false) {
   $("message").textContent = text;

@@ -16,6 +16,7 @@ from typing import Any
 from transformers import StoppingCriteriaList, TextStreamer
 
 from ..asking import Asking, Conversation
+from ..engines import EncoderDecoderEngine
 from ..errors import UnlimiformerError
 from ..memory import Memory
 from ..model import Unlimiformer
@@ -23,6 +24,7 @@ from .library import Document, Library
 from .limits import Limits
 
 _OPEN = 8  # memories that are kept mapped
+_SHORT = 48  # tokens of a short answer, with its question
 
 
 class Cancelled(Exception):
@@ -87,10 +89,14 @@ class Answer:
 
 
 class Worker:
-    """A wrapped model and the documents that it reads; `close` ends its thread."""
+    """A wrapped model and the documents that it reads; `close` ends its thread.
 
-    def __init__(self, wrapped: Unlimiformer, asking: Asking, library: Library, limits: Limits) -> None:
+    `beams`: a short answer of an encoder–decoder, in which a digit may be lost, is written once more with so many.
+    """
+
+    def __init__(self, wrapped: Unlimiformer, asking: Asking, library: Library, limits: Limits, beams: int = 1) -> None:
         self.wrapped, self.asking, self.library, self.limits = wrapped, asking, library, limits
+        self._beams = beams if isinstance(wrapped.engine, EncoderDecoderEngine) else 1
         self._turns = Turns()
         self._open: OrderedDict[str, Memory] = OrderedDict()
         self._progress: dict[str, tuple[int, int]] = {}
@@ -142,6 +148,9 @@ class Worker:
             known = getattr(self.wrapped.engine, "selection", None) != "top-k"
             streamer = _Streamer(self.wrapped.tokenizer, say)
             reply = talk.ask(question, provenance=known, streamer=streamer, **generation)
+            short = reply.output.token_ids.shape[0] <= _SHORT and not stop.why
+            if self._beams > 1 and short:
+                reply = talk.ask(question, provenance=known, **{**generation, "num_beams": self._beams})
             plain = talk.truncated(question, **generation) if compare and not stop.why else None
             looked = reply.output.provenance
             told = None if looked is None else looked.told()
