@@ -45,6 +45,8 @@ bench: setup
 	$(BIN)/unlimiformer bench encode --json bench/results/encode.json
 	$(BIN)/unlimiformer bench train --json bench/results/train.json
 	$(BIN)/unlimiformer bench needle --lengths 2000,8000,32000,128000 --speed --json bench/results/needle.json
+	$(BIN)/python bench/provenance.py
+	$(BIN)/python bench/serve_load.py
 
 default-model: setup
 	$(BIN)/unlimiformer models get flan-t5-small
