@@ -141,7 +141,8 @@ class Unlimiformer:
         results = []
         for (sequences, looked), memory, asked in zip(made, memories, prompts, strict=True):
             if looked is not None and self.tokenizer is not None:
-                told = self.engine.given_tokens(asked)
+                given = generation.get("decoder_input_ids")
+                told = self.engine.given_tokens(asked) if given is None else given.shape[1]
                 looked = looked.said(pieces(self.tokenizer, sequences[0, told:].tolist()))
             results.append(Output(self._decode(sequences), sequences, memory, looked))
         return results if many else results[0]

@@ -102,9 +102,11 @@ class Provenance:
         return found
 
     def histogram(self, bins: int = 50) -> list[float]:
-        """The share of the attention that fell on each of so many equal parts of the source."""
-        length = len(self.memory)
-        place = torch.arange(length) * bins // max(1, length)
+        """The share of the attention that fell on each of so many equal parts of the source: of its text, if known."""
+        places, offsets = torch.arange(len(self.memory)), self.memory.offsets
+        if offsets is not None:
+            places = offsets[:, 0]
+        place = (places * bins // (int(places.max()) + 1)).long()
         return torch.zeros(bins).index_add_(0, place, self.weights).tolist()
 
     def told(self, bins: int = 100) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import time
@@ -22,7 +23,7 @@ def _client(folder, limits=None, model=None, **options):
     settings = {"window": WINDOW, "top_k": 9} if model is None else {"window": 64, "top_k": 12, "block": 4}
     wrapped = Unlimiformer(model or make("t5"), make_tokenizer(), **settings)
     worker = Worker(wrapped, Asking("decoder", "{question}"), Library(folder), limits or Limits())
-    return TestClient(create_app(worker, "tiny", **options)), worker
+    return TestClient(create_app(worker, "tiny", **options), base_url="http://127.0.0.1"), worker
 
 
 @pytest.fixture
@@ -85,7 +86,7 @@ def test_a_decoder_only_model(tmp_path):
 def test_a_short_answer_is_mended_with_beams(tmp_path):
     wrapped = Unlimiformer(make("bart"), make_tokenizer(), window=WINDOW, top_k=9)
     worker = Worker(wrapped, Asking("decoder", "{question}"), Library(tmp_path), Limits(), beams=3)
-    with TestClient(create_app(worker, "tiny")) as client:
+    with TestClient(create_app(worker, "tiny"), base_url="http://127.0.0.1") as client:
         number = _added(client)
         _ready(client, number)
         memory, differing = worker._memory(worker.library.get(number)), []
@@ -175,7 +176,7 @@ def test_limits(tmp_path):
         assert client.post("/api/files", files={"file": ("x", b"w1 " * 1000)}).status_code == 413
         _added(client, "w1")
         assert client.post("/api/documents", json={"name": "x", "text": "w1"}).status_code == 409
-        with worker._turns.answering():  # someone else's answer takes its time
+        with worker._turns.answering(threading.Event()):  # someone else's answer takes its time
             first = threading.Thread(target=_asked, args=(client, number), kwargs={"question": "w1"})
             first.start()
             deadline = time.monotonic() + 10
@@ -194,7 +195,7 @@ def test_an_answer_can_be_cancelled_and_runs_out_of_time(tmp_path):
         document, cancelled, heard = worker.library.get(number), threading.Event(), []
         told = worker.answer(document, "w1", lambda text: (heard.append(text), cancelled.set()), cancelled, True, 200)
         assert told.stopped == "cancelled" and told.truncated is None and len(told.text.split()) < 20
-        with worker._turns.answering():  # another answer is being written
+        with worker._turns.answering(threading.Event()):  # another answer is being written
             thread = threading.Thread(target=lambda: heard.append(_asked(client, number, question="w1")))
             thread.start()
             deadline = time.monotonic() + 10
@@ -209,8 +210,104 @@ def test_an_answer_can_be_cancelled_and_runs_out_of_time(tmp_path):
         assert _asked(client, number, question="w1")[-1][1]["stopped"] == "out of time"
 
 
+def test_ends_of_lines_are_counted_as_they_are_read(client):
+    text = "\ufeff" + make_book(80).replace(" w1", "\r\nw1").replace(" w2", "\rw2")
+    number = _added(client, text)
+    _ready(client, number)
+    shown = client.get(f"/api/documents/{number}/text").text
+    assert "\r" not in shown and not shown.startswith("\ufeff")
+    looked = _asked(client, number, question="w3", new_tokens=3)[-1][1]["provenance"]
+    assert looked["characters"] == len(shown)
+    assert all(shown[each["start"] : each["end"]] == each["text"] for each in looked["passages"])
+
+
+def test_a_reading_goes_on_where_it_stopped(tmp_path, monkeypatch):
+    client, worker = _client(tmp_path)
+    seen, let_pass = [], Turns.let_pass
+    monkeypatch.setattr(
+        Turns, "let_pass", lambda self: (worker._closing.set() if len(seen) == 9 else None, seen.append(1))
+    )
+    document = worker.library.add("long", make_book(900))
+    worker.added()
+    worker._thread.join(60)
+    assert worker.library.get(document.id).state == "waiting" and len(seen) == 10
+    monkeypatch.setattr(Turns, "let_pass", lambda self: (seen.append(worker.progress(document)), let_pass(self)))
+    seen.clear()
+    client, worker = _client(tmp_path)
+    with client:
+        _ready(client, document.id)
+    assert seen[0][0] > 4, "not from the beginning"
+
+
+def test_another_models_documents_are_read_again(tmp_path):
+    client, _ = _client(tmp_path)
+    with client:
+        number = _added(client)
+        _ready(client, number)
+    client, worker = _client(tmp_path, model=tiny_decoder("llama"))
+    with client:
+        deadline = time.monotonic() + 30
+        while not worker._can_be_asked(worker.library.get(number)) and time.monotonic() < deadline:
+            worker._open.clear()
+            time.sleep(0.02)
+        _ready(client, number)
+        assert _asked(client, number, question="w3", new_tokens=2)[-1][0] == "done"
+
+
+def test_one_stream_tells_of_all_documents(tmp_path):
+    client, _ = _client(tmp_path)
+    with client:
+        numbers = [_added(client, name=name) for name in ("one", "two")]
+        for number in numbers:
+            _ready(client, number)
+        look = [route for route in client.app.routes if getattr(route, "path", "") == "/api/progress"]
+        response = look[0].endpoint()
+
+        async def first():
+            async for event in response.body_iterator:
+                return event
+
+        ((kind, told),) = _events(asyncio.run(first()))
+        assert kind == "documents" and [each["state"] for each in told] == ["ready", "ready"]
+
+
+def test_a_body_is_not_read_to_its_end(tmp_path):
+    client, _ = _client(tmp_path, Limits(document_bytes=2000))
+    taken = []
+
+    def endless():
+        for _ in range(1000):
+            taken.append(1)
+            yield b"x" * 10_000
+
+    with client:
+        headers = {"Content-Type": "application/json"}
+        assert client.post("/api/documents", content=endless(), headers=headers).status_code == 413
+    client, _ = _client(tmp_path, Limits(document_bytes=2000), token="secret")
+    with client:
+        assert client.post("/api/documents", json={"name": "x", "text": "y"}).status_code == 401
+
+
+def test_half_a_character_is_refused(client):
+    for told in ('{"name": "\\ud800", "text": "w1"}', '{"name": "x", "text": "\\ud800"}', '{"\\ud800": 1}'):
+        answer = client.post("/api/documents", content=told, headers={"Content-Type": "application/json"})
+        assert answer.status_code == 422 and answer.json()["detail"]
+
+
+def test_a_document_removed_while_it_waits_leaves_nothing(tmp_path):
+    client, worker = _client(tmp_path)
+    with client:
+        with worker._turns.answering(threading.Event()):
+            number = _added(client)
+            time.sleep(0.1)
+            assert client.delete(f"/api/documents/{number}").status_code == 204
+        other = _added(client)
+        _ready(client, other)
+    assert {path.name for path in tmp_path.iterdir()} == {other}
+
+
 def test_a_token_is_needed_where_there_is_one(tmp_path):
-    client, _ = _client(tmp_path, token="secret", loopback=False)
+    client, _ = _client(tmp_path, token="secret", host=None)
     with client:
         assert client.get("/api/documents").status_code == 401
         assert client.get("/api/documents", headers={"Authorization": "Bearer wrong"}).status_code == 401
@@ -245,7 +342,7 @@ def test_a_reading_lets_answers_pass(tmp_path):
 
     def answer():
         asked.set()
-        with turns.answering():
+        with turns.answering(threading.Event()):
             order.append("answered")
 
     reader = threading.Thread(target=read)

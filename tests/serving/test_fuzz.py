@@ -29,10 +29,12 @@ def served(tmp_path_factory):
 
 def test_nothing_is_an_error_of_the_server(served):
     worker, document = served
-    schema = schemathesis.openapi.from_asgi("/openapi.json", create_app(worker, "tiny"))
+    schema = schemathesis.openapi.from_asgi("/openapi.json", create_app(worker, "tiny", host=None))
     seen = set()
     for found in schema.get_all_operations():
         operation = found.ok()
+        if operation.path == "/api/progress":  # it has no end
+            continue
 
         @given(case=operation.as_strategy(), ours=booleans())
         @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), database=None)

@@ -29,7 +29,9 @@ class Served:
         import uvicorn
 
         self.worker = Worker(wrapped, asking, Library(folder), Limits(new_tokens=24))
-        config = uvicorn.Config(create_app(self.worker, "tiny"), port=0, log_level="warning")
+        config = uvicorn.Config(
+            create_app(self.worker, "tiny"), port=0, log_level="critical", timeout_graceful_shutdown=1
+        )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run)
         self._thread.start()

@@ -49,6 +49,7 @@ def command(
     quiet_libraries()
     try:
         import uvicorn
+        from filelock import FileLock, Timeout
 
         from ..serving import Library, Limits, Worker, create_app
     except ImportError as error:
@@ -59,10 +60,19 @@ def command(
     limits = Limits(max_document_bytes, max_documents, max_question, max_waiting, max_seconds, max_new_tokens)
     fetch(model)
     wrapped = load_wrapped(model, config, device)
-    library = Library(folder or cache_folder() / "library")
+    folder = folder or cache_folder() / "library"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / ".lock")
+        lock.acquire(timeout=0)
+    except OSError as error:
+        raise UnlimiformerError(f"cannot write to {folder}: {error.strerror}; give another: --folder") from None
+    except Timeout:
+        raise UnlimiformerError(f"another server keeps its documents in {folder}; give another: --folder") from None
+    library = Library(folder)
     worker = Worker(wrapped, Asking.for_model(model), library, limits, beams)
-    app = create_app(worker, model, token, local)
-    told = uvicorn.Config(app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=2)
+    app = create_app(worker, model, token, host if local else None)
+    told = uvicorn.Config(app, host=host, port=port, log_level="critical", timeout_graceful_shutdown=2)
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list | None = None) -> None:
@@ -78,6 +88,7 @@ def command(
         raise UnlimiformerError(f"cannot listen on {host}, port {port}; is it in use? Give another: --port") from None
     finally:
         worker.close()
+        lock.release()
 
 
 def _is_loopback(host: str) -> bool:

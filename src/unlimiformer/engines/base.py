@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..datastore import ExactStore
+from ..errors import UnlimiformerError
 from ..memory import Memory
 from ..provenance import Provenance
 from ..reading import Reader
@@ -28,7 +29,18 @@ def ended(model: Any, generation: dict[str, Any], new: Tensor) -> Tensor:
     ends = generation_setting(model, generation, "eos_token_id", [])
     ends = torch.tensor(ends if isinstance(ends, list) else [ends], dtype=new.dtype, device=new.device)
     closing = torch.isin(new, ends).nonzero()
-    return new[: int(closing[0]) + 1] if closing.numel() else new
+    if closing.numel():
+        return new[: int(closing[0]) + 1]
+    padding = generation_setting(model, generation, "pad_token_id", None)
+    while padding is not None and new.numel() and int(new[-1]) == padding:  # it was stopped without an end
+        new = new[:-1]
+    return new
+
+
+def refuse_without_cache(model: Any, generation: dict[str, Any]) -> None:
+    """Provenance is heard step by step."""
+    if not generation_setting(model, generation, "use_cache", True):
+        raise UnlimiformerError("provenance was asked for with use_cache off; expected it on")
 
 
 class Engine(Protocol):

@@ -34,7 +34,7 @@ from ..listening import Attention
 from ..memory import Kept, Memory
 from ..provenance import Provenance
 from ..reading import Reader
-from .base import Made, ended, generation_setting
+from .base import Made, ended, generation_setting, refuse_without_cache
 
 _WINDOW, _TOP_K, _BLOCK, _NEW_TOKENS = 1024, 256, 32, 256
 _HEADS = 8  # that choose
@@ -150,6 +150,8 @@ class DecoderOnlyEngine:
                     "generate(memory, prompt=…)"
                 )
             asked.append(Asked(memory, self.prompts.tail(prompt)))
+        if provenance:
+            refuse_without_cache(self.model, generation)
         if provenance and self.selection == "top-k":
             raise UnlimiformerError("provenance was asked for with selection 'top-k'; it is known for blocks only")
         new = self._answer(asked, generation, provenance)
@@ -445,7 +447,7 @@ def _prompt_cache(cache: Any, row: int, padded: int, length: int) -> DynamicCach
     """One row's keys and values of all of its prompt but the last token; None where a layer keeps only the latest."""
     found = DynamicCache()
     for number, layer in enumerate(cache.layers):
-        if layer.keys.shape[2] < padded:
+        if layer.keys.shape[2] < max(padded, layer.get_seq_length()):  # the first of them are gone
             return None
         kept = slice(padded - length, padded - 1)
         found.update(layer.keys[row : row + 1, :, kept], layer.values[row : row + 1, :, kept], number)

@@ -23,7 +23,7 @@ from ..reading import Reader
 from ..retrieval import EVERYTHING, Policy
 from ..usage import kept_gate
 from ..verification import verify_guess
-from .base import Made, ended
+from .base import Made, ended, refuse_without_cache
 
 
 class EncoderDecoderEngine:
@@ -80,6 +80,7 @@ class EncoderDecoderEngine:
             made = self.model.generate(**given, **generation)
             sequences = made if isinstance(made, Tensor) else made.sequences
             return [(part, None) for part in sequences.split(sequences.shape[0] // len(memories))]
+        refuse_without_cache(self.model, generation)
         listener, settings = Listener(), {**generation, "return_dict_in_generate": True, "output_scores": True}
         with self._heard_by(listener):
             made = self.model.generate(**given, **settings)
@@ -97,7 +98,7 @@ class EncoderDecoderEngine:
         for number, (part, whole) in enumerate(zip(sequences.split(each), seen, strict=True)):
             first = number * each
             new = ended(self.model, generation, part[0, told:]).shape[0]
-            rows = [first] * new if beams is None else beams[first, :new].tolist()
+            rows = [first] * new if beams is None else [row for row in beams[first, :new].tolist() if row >= 0]
             layers = listener.followed(_memory(whole), rows, told - 1)
             if isinstance(whole, Part):
                 found.append((part, Provenance.of(whole.whole, whole.in_whole(layers))))

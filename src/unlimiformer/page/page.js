@@ -3,7 +3,7 @@
 import { Source, listed, make, spoken } from "./looking.js";
 
 const $ = (id) => document.getElementById(id);
-const state = { chosen: null, answering: null };
+const state = { chosen: null, answering: null, listed: new Set() };
 const source = new Source($("text"), $("strip"));
 
 function say(text, bad = false) {
@@ -11,12 +11,15 @@ function say(text, bad = false) {
   $("message").classList.toggle("bad", bad);
 }
 
+let asking = null;
+
 async function call(path, options = {}) {
   const token = sessionStorage.getItem("token");
   const headers = { ...options.headers, ...(token ? { Authorization: `Bearer ${token}` } : {}) };
   const response = await fetch(path, { ...options, headers });
   if (response.status === 401) {
-    await askForToken();
+    asking ??= askForToken().finally(() => { asking = null; });
+    await asking;
     return call(path, options);
   }
   if (!response.ok) {
@@ -29,9 +32,11 @@ async function call(path, options = {}) {
 }
 
 function askForToken() {
-  return new Promise((done) => {
+  return new Promise((done, failed) => {
     $("token-dialog").addEventListener("close", () => {
+      if (!$("token").value) { failed(new Error("a token is needed; load the page again to give it")); return; }
       sessionStorage.setItem("token", $("token").value);
+      $("token").value = "";
       done();
     }, { once: true });
     $("token-dialog").showModal();
@@ -53,24 +58,41 @@ async function* events(response) {
   }
 }
 
-// Documents
+// Documents: one stream tells of all of them
 
-async function showDocuments() {
-  const list = await (await call("/api/documents")).json();
-  $("documents").replaceChildren(...list.map(shelved));
-  for (const each of list) if (each.state === "waiting" || each.state === "reading") follow(each);
+async function watch() {
+  for (;;) {
+    try {
+      for await (const { content } of events(await call("/api/progress"))) show(content);
+    } catch (error) { say(`The server does not answer (${error.message}); trying again …`, true); }
+    await new Promise((done) => setTimeout(done, 2000));
+  }
+}
+
+function show(list) {
+  const items = list.map((each) => {
+    const item = $(`document-${each.id}`) ?? shelved(each);
+    tell(item.querySelector(".state"), each);
+    return item;
+  });
+  if (items.length !== $("documents").children.length || items.some((item, place) => item !== $("documents").children[place])) {
+    $("documents").replaceChildren(...items);
+  }
+  if (state.chosen) {
+    const now = list.find((each) => each.id === state.chosen.id);
+    if (now) state.chosen = now;
+    else if (state.listed.has(state.chosen.id)) leave();
+  }
+  state.listed = new Set(list.map((each) => each.id));
   if (!state.chosen && list.length) choose(list[list.length - 1]);
+  allowAsking();
 }
 
 function shelved(each) {
   const open = make("button", { className: "open", type: "button", textContent: each.name, onclick: () => choose(each) });
   const remove = make("button", { type: "button", textContent: "✕", title: "Delete", onclick: () => forget(each) });
   remove.setAttribute("aria-label", `Delete ${each.name}`);
-  const told = make("span", { className: "state" });
-  const item = make("li", { id: `document-${each.id}` }, open, remove, told);
-  item.setAttribute("aria-current", String(state.chosen?.id === each.id));
-  tell(told, each);
-  return item;
+  return make("li", { id: `document-${each.id}` }, open, remove, make("span", { className: "state" }));
 }
 
 function tell(told, now) {
@@ -83,41 +105,32 @@ function tell(told, now) {
   } else told.textContent = "waits to be read";
 }
 
-async function follow(each) {
-  try {
-    for await (const { kind, content } of events(await call(`/api/documents/${each.id}/progress`))) {
-      const item = $(`document-${each.id}`);
-      if (!item || kind === "removed") return;
-      Object.assign(each, content);
-      tell(item.querySelector(".state"), each);
-      if (state.chosen?.id === each.id) { state.chosen = each; allowAsking(); }
-    }
-  } catch (error) { say(error.message, true); }
-}
-
 async function choose(each) {
-  state.chosen = each;
+  state.chosen = state.chosen?.id === each.id ? state.chosen : each;
   for (const item of $("documents").children) item.setAttribute("aria-current", String(item.id === `document-${each.id}`));
   $("asked-of").textContent = each.name;
   allowAsking();
   source.light([]);
-  const text = await (await call(`/api/documents/${each.id}/text`)).text();
-  if (state.chosen?.id === each.id) source.show(text);
+  try {
+    const text = await (await call(`/api/documents/${each.id}/text`)).text();
+    if (state.chosen?.id === each.id) source.show(text);
+  } catch (error) { say(error.message, true); }
+}
+
+function leave() {
+  state.chosen = null;
+  source.show("");
+  $("asked-of").textContent = "a document";
 }
 
 async function forget(each) {
   if (!confirm(`Delete ${each.name}?`)) return;
-  await call(`/api/documents/${each.id}`, { method: "DELETE" });
-  if (state.chosen?.id === each.id) { state.chosen = null; source.show(""); $("asked-of").textContent = "a document"; }
-  allowAsking();
-  await showDocuments();
+  try { await call(`/api/documents/${each.id}`, { method: "DELETE" }); } catch (error) { say(error.message, true); }
 }
 
 async function add(send) {
   try {
     const added = await (await send()).json();
-    state.chosen = added;
-    await showDocuments();
     await choose(added);
     say(`${added.name} is being read`);
   } catch (error) { say(error.message, true); }
@@ -169,11 +182,14 @@ function finish(item, answer, told, of) {
   item.addEventListener("pointerenter", show);
   item.append(listed(looked, light));
   show();
-  light(looked.passages.slice(0, 1), true);
+  if (state.chosen?.id === of.id) light(looked.passages.slice(0, 1), true);
 }
 
 async function lightIn(of, passages, jump) {
-  if (state.chosen?.id !== of.id) { if (!jump) return; await choose(of); }
+  if (state.chosen?.id !== of.id) {
+    if (!jump || !state.listed.has(of.id)) return;
+    await choose(of);
+  }
   source.light(passages, jump);
 }
 
@@ -193,12 +209,12 @@ $("paste").onsubmit = (event) => {
   add(() => call("/api/documents", { method: "POST", body, headers: { "Content-Type": "application/json" } }));
 };
 $("ask").onsubmit = (event) => { event.preventDefault(); const asked = $("question").value.trim(); if (asked) ask(asked); };
-$("question").onkeydown = (event) => { if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); if (!$("send").disabled) $("ask").requestSubmit(); } };
+$("question").onkeydown = (event) => { if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); if (!$("send").disabled) $("ask").requestSubmit(); } };
 $("summary").onclick = () => ask(null);
 $("cancel").onclick = () => { if (state.answering?.id) call(`/api/answers/${state.answering.id}`, { method: "DELETE" }).catch(() => {}); };
 
 try {
   const status = await (await call("/api/status")).json();
   $("model").textContent = `${status.model} · the plain model reads ${status.plain_window.toLocaleString()} tokens`;
-  await showDocuments();
+  watch();
 } catch (error) { say(error.message, true); }

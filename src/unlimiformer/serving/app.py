@@ -12,18 +12,21 @@ from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, HTTPException, Request, Response, UploadFile
 from fastapi import Path as InPath
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, PlainTextResponse, StreamingResponse
+from fastapi.security import HTTPBearer
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from .. import __version__
 from ..errors import UnlimiformerError
+from .guard import Guard
 from .library import Document
 from .worker import Cancelled, Worker
 
 _PAGE = Path(__file__).parent.parent / "page"
 _POLICY = "default-src 'self'; object-src 'none'; base-uri 'none'; frame-ancestors 'none'; form-action 'self'"
-_LOOPBACK = ["127.0.0.1", "localhost", "[::1]", "testserver"]
+_LOOPBACK = ["127.0.0.1", "localhost", "[::1]"]
 Number = Annotated[str, InPath(pattern="^[0-9a-f]{16}$", description="A document's id.")]
 
 
@@ -44,42 +47,40 @@ class Question(BaseModel):
     new_tokens: int | None = Field(default=None, ge=1, le=100_000)
 
 
-def create_app(worker: Worker, model: str, token: str | None = None, loopback: bool = True) -> FastAPI:
-    """The server's application. With a `token` every request of the API needs it."""
+def create_app(worker: Worker, model: str, token: str | None = None, host: str | None = "127.0.0.1") -> FastAPI:
+    """The server's application. With a `token` every request of the API needs it.
+
+    `host`: what it listens on, if that is this machine alone: other names of hosts are then refused, since a page of
+    another site could resolve its own name to this machine.
+    """
     limits, library = worker.limits, worker.library
     running: dict[str, threading.Event] = {}
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
         yield
-        for event in running.values():
+        for event in list(running.values()):
             event.set()
         await asyncio.to_thread(worker.close)
 
     app = FastAPI(title="Unlimiformer", version=__version__, lifespan=life)
     app.state.running = running
-    if loopback:  # a page of another site could resolve its own name to this machine
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=_LOOPBACK)
+    app.add_middleware(Guard, most=3 * limits.document_bytes + 100_000, token=token)  # JSON may escape what it holds
+    if host is not None:
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=[host, *_LOOPBACK])
 
     @app.middleware("http")
-    async def guarded(request: Request, pass_on: Callable[[Request], Any]) -> Response:
-        origin = request.headers.get("origin")
-        host = request.headers.get("host", "")
-        if request.method not in ("GET", "HEAD") and origin and origin.split("://", 1)[-1] != host:
-            return PlainTextResponse("requests of other sites are refused", 403)
-        size = request.headers.get("content-length", "")
-        if size.isdigit() and int(size) > limits.document_bytes + 100_000:
-            return PlainTextResponse(f"at most {limits.document_bytes:,} bytes are read", 413)
+    async def marked(request: Request, pass_on: Callable[[Request], Any]) -> Response:
         response: Response = await pass_on(request)
         if not request.url.path.startswith(("/docs", "/openapi")):
             response.headers["Content-Security-Policy"] = _POLICY
         response.headers["X-Content-Type-Options"] = "nosniff"
         return response
 
-    def allowed(request: Request) -> None:
-        given = request.headers.get("authorization", "")
-        if token is not None and not secrets.compare_digest(given.encode(), f"Bearer {token}".encode()):
-            raise HTTPException(401, "expected the header Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"})
+    @app.exception_handler(RequestValidationError)
+    async def unfit(_: Request, error: RequestValidationError) -> Response:
+        told = [{name: each[name] for name in ("loc", "msg", "type")} for each in error.errors()]
+        return Response(json.dumps({"detail": told}), 422, media_type="application/json")
 
     def found(number: Number) -> Document:
         document = library.get(number)
@@ -88,7 +89,7 @@ def create_app(worker: Worker, model: str, token: str | None = None, loopback: b
         return document
 
     Found = Annotated[Document, Depends(found)]
-    guard = [Depends(allowed)]
+    guard = [Depends(HTTPBearer(auto_error=False))]  # it is the Guard that looks; this tells /docs
     missing: dict[int | str, dict[str, Any]] = {404: {"description": "no such document"}}
 
     @app.get("/api/status", dependencies=guard)
@@ -116,10 +117,7 @@ def create_app(worker: Worker, model: str, token: str | None = None, loopback: b
     @app.post("/api/documents", status_code=201, dependencies=guard, responses={409: {}, 413: {}})
     def paste(pasted: Pasted) -> dict[str, Any]:
         """Adds a text; it is read in the background."""
-        try:
-            return added(pasted.name, pasted.text)
-        except UnicodeEncodeError:
-            raise HTTPException(422, "the text has half a character (a lone surrogate)") from None
+        return added(pasted.name, pasted.text)
 
     @app.post("/api/files", status_code=201, dependencies=guard, responses={409: {}, 413: {}})
     def upload(file: UploadFile) -> dict[str, Any]:
@@ -147,22 +145,30 @@ def create_app(worker: Worker, model: str, token: str | None = None, loopback: b
         library.remove(document.id)
         worker.forget(document)
 
+    def told_of(document: Document) -> dict[str, Any]:
+        done, of = worker.progress(document)
+        return {**asdict(document), "done": done, "of": of}
+
     @app.get("/api/documents/{number}/progress", dependencies=guard, responses=missing)
     def progress(document: Found) -> StreamingResponse:
-        """Server-sent events while it is read: state, windows done and of how many."""
+        """Server-sent events until it is read: its state, windows done and of how many."""
 
         async def events() -> AsyncIterator[str]:
-            told = None
-            while (now := library.get(document.id)) is not None:
-                done, of = worker.progress(now)
-                state = {"state": now.state, "done": done, "of": of, "error": now.error, "tokens": now.tokens}
-                if state != told:
-                    told = state
-                    yield _event("progress", state)
-                if now.state in ("ready", "failed"):
+            async for state in _changes(lambda: None if (now := library.get(document.id)) is None else told_of(now)):
+                yield _event("progress", state)
+                if state["state"] in ("ready", "failed"):
                     return
-                await asyncio.sleep(0.2)
             yield _event("removed", {})
+
+        return StreamingResponse(events(), media_type="text/event-stream")
+
+    @app.get("/api/progress", dependencies=guard)
+    def all_progress() -> StreamingResponse:
+        """Server-sent events without an end: all documents, whenever one of them changes."""
+
+        async def events() -> AsyncIterator[str]:
+            async for state in _changes(lambda: [told_of(each) for each in library.documents()]):
+                yield _event("documents", state)
 
         return StreamingResponse(events(), media_type="text/event-stream")
 
@@ -206,6 +212,8 @@ def create_app(worker: Worker, model: str, token: str | None = None, loopback: b
                 tell("failed", str(error))
             except Exception as error:
                 tell("failed", f"{type(error).__name__}: {error}")
+            finally:
+                running.pop(number, None)
 
         thread = threading.Thread(target=work, daemon=True)
         thread.start()
@@ -223,7 +231,6 @@ def create_app(worker: Worker, model: str, token: str | None = None, loopback: b
                     return
         finally:
             cancelled.set()
-            running.pop(number, None)
 
     @app.delete("/api/answers/{number}", status_code=204, dependencies=guard, responses={404: {}})
     def cancel(number: Number) -> None:
@@ -243,6 +250,16 @@ def create_app(worker: Worker, model: str, token: str | None = None, loopback: b
         return FileResponse(_PAGE / name)
 
     return app
+
+
+async def _changes(look: Callable[[], Any]) -> AsyncIterator[Any]:
+    """What is seen, whenever it is another thing than before; until there is nothing."""
+    before = None
+    while (now := look()) is not None:
+        if now != before:
+            before = now
+            yield now
+        await asyncio.sleep(0.2)
 
 
 def _event(kind: str, content: Any) -> str:

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from ..errors import UnlimiformerError
 from ..paths import write_whole
 
 State = Literal["waiting", "reading", "ready", "failed"]
@@ -33,7 +32,7 @@ class Document:
 
 
 class Library:
-    """All documents of a folder. What was being read when a process ended waits to be read again."""
+    """All documents of a folder. What was being read when a process ended, or failed, is tried again."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -43,10 +42,11 @@ class Library:
             if path.name.endswith((_GONE, ".part")):
                 shutil.rmtree(path, ignore_errors=True)
         found = [_read(path / _ABOUT) for path in folder.iterdir() if (path / _ABOUT).is_file()]
-        self._documents = {document.id: document for document in sorted(found, key=lambda each: each.created)}
+        whole = [document for document in found if document is not None]
+        self._documents = {document.id: document for document in sorted(whole, key=lambda each: each.created)}
         for document in self.documents():
-            if document.state == "reading":
-                self.update(document.id, state="waiting")
+            if document.state in ("reading", "failed"):
+                self.update(document.id, state="waiting", error=None)
 
     def documents(self) -> list[Document]:
         """In the order of their coming."""
@@ -59,7 +59,8 @@ class Library:
             return self._documents.get(number)
 
     def add(self, name: str, text: str) -> Document:
-        """A new document; it is there whole or not at all."""
+        """A new document, there whole or not at all; ends of lines are one character, as readers make them."""
+        text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
         document = Document(secrets.token_hex(8), name, len(text), time.time())
         part = self.folder / f"{document.id}.part"
         part.mkdir()
@@ -100,8 +101,9 @@ class Library:
         return self.folder / document.id / _MEMORY
 
 
-def _read(path: Path) -> Document:
+def _read(path: Path) -> Document | None:
+    """None of what nobody can read: the others are served."""
     try:
         return Document(**json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError):
-        raise UnlimiformerError(f"{path} cannot be read; expected what the server wrote: remove its folder") from None
+    except (ValueError, TypeError, OSError):
+        return None

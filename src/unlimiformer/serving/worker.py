@@ -5,6 +5,7 @@ Answers go first: between two windows a reading lets them pass.
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections import OrderedDict
@@ -39,13 +40,21 @@ class Turns:
         self._busy, self._waiting = False, 0
 
     @contextmanager
-    def answering(self) -> Iterator[None]:
-        """For an answer."""
+    def answering(self, cancelled: threading.Event) -> Iterator[None]:
+        """For an answer; one that is cancelled while it waits gets no turn."""
         with self._free:
             self._waiting += 1
-            self._free.wait_for(lambda: not self._busy)
-            self._waiting -= 1
-            self._busy = True
+            try:
+                while self._busy:
+                    if cancelled.is_set():
+                        raise Cancelled
+                    self._free.wait(0.2)
+                if cancelled.is_set():
+                    raise Cancelled
+                self._busy = True
+            finally:
+                self._waiting -= 1
+                self._free.notify_all()
         try:
             yield
         finally:
@@ -99,6 +108,7 @@ class Worker:
         self._beams = beams if isinstance(wrapped.engine, EncoderDecoderEngine) else 1
         self._turns = Turns()
         self._open: OrderedDict[str, Memory] = OrderedDict()
+        self._opening = threading.Lock()
         self._progress: dict[str, tuple[int, int]] = {}
         self._wake, self._closing = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._read_all, name="reader", daemon=True)
@@ -133,53 +143,64 @@ class Worker:
         new_tokens: int | None = None,
     ) -> Answer:
         """Writes an answer, telling its text as it comes; ends early if it is cancelled or takes too long."""
-        with self._turns.answering():
-            if cancelled.is_set():
-                raise Cancelled
+        length = min(new_tokens or self.limits.new_tokens, self.limits.new_tokens)
+        greedy: dict[str, Any] = {"max_new_tokens": length, "do_sample": False, "num_beams": 1}
+        with self._turns.answering(cancelled):
             started = time.perf_counter()
-            talk = Conversation(self.wrapped, self._memory(document), self.asking)
-            stop = _Stop(cancelled, started + self.limits.seconds)
-            generation: dict[str, Any] = {
-                "max_new_tokens": min(new_tokens or self.limits.new_tokens, self.limits.new_tokens),
-                "do_sample": False,
-                "num_beams": 1,
-                "stopping_criteria": StoppingCriteriaList([stop]),  # type: ignore[list-item]
-            }
-            known = getattr(self.wrapped.engine, "selection", None) != "top-k"
+            memory = self._memory(document)
+            talk = Conversation(self.wrapped, memory, self.asking)
+            stop, mending, comparing = (_Stop(cancelled, started + self.limits.seconds) for _ in range(3))
+            known = memory.offsets is not None and getattr(self.wrapped.engine, "selection", None) != "top-k"
             streamer = _Streamer(self.wrapped.tokenizer, say)
-            reply = talk.ask(question, provenance=known, streamer=streamer, **generation)
-            short = reply.output.token_ids.shape[0] <= _SHORT and not stop.why
-            if self._beams > 1 and short:
-                reply = talk.ask(question, provenance=known, **{**generation, "num_beams": self._beams})
-            plain = talk.truncated(question, **generation) if compare and not stop.why else None
-            looked = reply.output.provenance
-            told = None if looked is None else looked.told()
-            return Answer(reply.text.strip(), told, plain, time.perf_counter() - started, stop.why)
+            reply = talk.ask(question, provenance=known, streamer=streamer, **greedy, **stop.told)
+            if self._beams > 1 and reply.output.token_ids.shape[0] <= _SHORT and not stop.why:
+                again = {**greedy, "num_beams": self._beams}
+                mended = talk.ask(question, provenance=known, **again, **mending.told)
+                reply = reply if mending.why else mended
+            plain = talk.truncated(question, **greedy, **comparing.told) if compare and not stop.why else None
+            seconds = time.perf_counter() - started
+        looked = reply.output.provenance
+        told = None if looked is None else looked.told()
+        return Answer(reply.text.strip(), told, plain, seconds, stop.why)
 
     def _memory(self, document: Document) -> Memory:
-        found = self._open.pop(document.id, None)
-        self._open[document.id] = found or Memory.load(self.library.memory_path(document), verify=False)
-        while len(self._open) > _OPEN:
-            self._open.popitem(last=False)
-        return self._open[document.id]
+        with self._opening:
+            found = self._open.pop(document.id, None)
+            self._open[document.id] = found or Memory.load(self.library.memory_path(document), verify=False)
+            while len(self._open) > _OPEN:
+                self._open.popitem(last=False)
+            return self._open[document.id]
 
     def forget(self, document: Document) -> None:
         """Lets go of a document that was removed."""
-        self._open.pop(document.id, None)
+        with self._opening:
+            self._open.pop(document.id, None)
         self._progress.pop(document.id, None)
 
     def _read_all(self) -> None:
+        """Documents that wait, one after the other; first those are found that another model has read."""
+        for document in self.library.documents():
+            if document.state == "ready" and not self._can_be_asked(document):
+                self.library.update(document.id, state="waiting")
         while not self._closing.is_set():
             waiting = next((each for each in self.library.documents() if each.state == "waiting"), None)
             if waiting is None:
                 self._wake.wait()
                 self._wake.clear()
-            else:
+                continue
+            try:
                 self._read(waiting)
+            except OSError:  # the disk is full: it may have room later
+                self._closing.wait(5)
+
+    def _can_be_asked(self, document: Document) -> bool:
+        try:
+            self.wrapped.engine.reader.check(self._memory(document))
+        except UnlimiformerError:
+            return False
+        return True
 
     def _read(self, document: Document) -> None:
-        self.library.update(document.id, state="reading")
-
         def note(done: int, of: int) -> None:
             self._progress[document.id] = (done, of)
             if self._closing.is_set() or self.library.get(document.id) is None:
@@ -188,16 +209,31 @@ class Worker:
 
         try:
             with self._turns.reading():
-                text, folder = self.library.text_path(document), self.library.memory_path(document)
-                memory = self.wrapped.index(text, folder=folder, overwrite=True, progress=note)
+                self.library.update(document.id, state="reading")
+                if self.library.get(document.id) is None:
+                    return
+                self._progress.pop(document.id, None)
+                memory = self._indexed(document, note)
             self.library.update(document.id, state="ready", tokens=len(memory))
         except Cancelled:
             self.library.update(document.id, state="waiting")
-        except UnlimiformerError as error:
-            self.library.update(document.id, state="failed", error=str(error))
+        except OSError:
+            self.library.update(document.id, state="waiting")
+            raise
         except Exception as error:  # a reader that dies would leave all others waiting
-            if self.library.get(document.id) is not None:
-                self.library.update(document.id, state="failed", error=f"{type(error).__name__}: {error}")
+            said = str(error) if isinstance(error, UnlimiformerError) else f"{type(error).__name__}: {error}"
+            self.library.update(document.id, state="failed", error=said)
+        finally:
+            if self.library.get(document.id) is None:
+                shutil.rmtree(self.library.memory_path(document).parent, ignore_errors=True)
+
+    def _indexed(self, document: Document, note: Callable[[int, int], None]) -> Memory:
+        """Goes on with what was begun; a memory that another model made is replaced."""
+        text, folder = self.library.text_path(document), self.library.memory_path(document)
+        try:
+            return self.wrapped.index(text, folder=folder, progress=note)
+        except UnlimiformerError:
+            return self.wrapped.index(text, folder=folder, progress=note, overwrite=True)
 
 
 class _Stop:
@@ -206,6 +242,11 @@ class _Stop:
     def __init__(self, cancelled: threading.Event, deadline: float) -> None:
         self._cancelled, self._deadline = cancelled, deadline
         self.why: str | None = None
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """For `generate`."""
+        return {"stopping_criteria": StoppingCriteriaList([self])}  # type: ignore[list-item]
 
     def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:
         import torch
