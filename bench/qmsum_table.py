@@ -51,15 +51,15 @@ def main(data: str, validation: str, count: int = 48, validated: int = 24, seeds
     asked = [_shortened(example) for example in examples(validation, limit=validated)]
     for seed in range(seeds):
         for name, (changes, test) in ROWS.items():
-            done = {number for row, s, number, _, _ in told if (row, s) == (name, seed)}
+            done = {number for row, s, number, _ in told if (row, s) == (name, seed)}
             if len(done) < len(asked):
                 settings = _settings(data, validation, count, seed, changes)
                 folder = Path("build/qmsum") / f"{'-'.join(map(str, changes.values()))}-{count}-{seed}"
                 train(settings, folder, say=lambda line: print(line, flush=True))
                 for number, answer in _answers(folder, settings, test, asked, done):
-                    told.append((name, seed, number, answer, asked[number].answer))
-                    _keep(told, count, len(asked))
-            print(name, seed, _scores(told, name, seed), flush=True)
+                    told.append((name, seed, number, answer))
+                    _keep(told, count, asked)
+            print(name, seed, _scores(told, name, seed, asked), flush=True)
 
 
 def _settings(data: str, validation: str, count: int, seed: int, changes: dict) -> TrainingSettings:
@@ -111,8 +111,8 @@ def _answers(folder: Path, settings: TrainingSettings, test: str, asked: list, d
                 yield number, u.generate(text, prefix=prefix, max_new_tokens=NEW, do_sample=False).text
 
 
-def _scores(told: list[tuple], name: str, seed: int) -> dict[str, float]:
-    mine = [(answer, reference) for row, s, _, answer, reference in told if (row, s) == (name, seed)]
+def _scores(told: list[tuple], name: str, seed: int, asked: list) -> dict[str, float]:
+    mine = [(answer, asked[number].answer) for row, s, number, answer in told if (row, s) == (name, seed)]
     return rouge(*zip(*mine, strict=True))
 
 
@@ -120,28 +120,25 @@ def _told() -> list[tuple]:
     if not ANSWERS.exists():
         return []
     with ANSWERS.open(newline="") as file:
-        return [
-            (row, int(seed), int(n), answer, reference)
-            for row, seed, n, answer, reference in list(csv.reader(file))[1:]
-        ]
+        return [(row, int(seed), int(number), answer) for row, seed, number, answer in list(csv.reader(file))[1:]]
 
 
-def _keep(told: list[tuple], count: int, validated: int) -> None:
+def _keep(told: list[tuple], count: int, asked: list) -> None:
     with ANSWERS.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(("method", "seed", "question", "answer", "reference"))
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("method", "seed", "question", "answer"))
         writer.writerows(told)
     rows = []
     for name in dict.fromkeys(row[0] for row in told):
         seeds = sorted({row[1] for row in told if row[0] == name})
-        scores = [_scores(told, name, seed) for seed in seeds]
+        scores = [_scores(told, name, seed, asked) for seed in seeds]
         rows.append({"method": name, "seeds": len(seeds), **{k: mean(s[k] for s in scores) for k in scores[0]}})
     about = {
         "model": MODEL,
         "training_examples": count,
         "training_limit": LIMIT,
         "tested_limit": TESTED,
-        "validated": validated,
+        "validated": len(asked),
     }
     TABLE.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
 
