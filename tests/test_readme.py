@@ -46,8 +46,8 @@ SMALLER = (  # what a command is made of when it is tested
 
 def _small(command: str, folder: Path) -> str:
     """The same command on small lengths, writing to a scratch folder; each runs alone: what it reads is made first."""
-    made = [line for name in MADE if f" {name}" in command for line in SHELL if _makes(line, name)]
-    steps = [*dict.fromkeys(made), command] if command not in made else [command]
+    made = [line for name in MADE if f" {name}" in command for line in SHELL if _makes(line, name) and line != command]
+    steps = [*dict.fromkeys(made), command]
     for pattern, smaller in SMALLER:
         steps = [re.sub(pattern, smaller, step) for step in steps]
     for name in (*MADE, "docs/figures"):
