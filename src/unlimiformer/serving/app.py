@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -123,8 +124,10 @@ def create_app(worker: Worker, model: str, token: str | None = None, host: str |
     def upload(file: UploadFile) -> dict[str, Any]:
         """Adds a UTF-8 text file."""
         content = file.file.read(limits.document_bytes + 1)
+        if len(content) > limits.document_bytes:
+            raise HTTPException(413, f"the file has more than {limits.document_bytes:,} bytes")
         try:
-            text = content.decode("utf-8-sig") if len(content) <= limits.document_bytes else "x" * len(content)
+            text = content.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise HTTPException(422, f"byte {error.start} is no UTF-8; expected a text file in UTF-8") from None
         return added((file.filename or "unnamed")[:200], text)
@@ -187,24 +190,16 @@ def create_app(worker: Worker, model: str, token: str | None = None, host: str |
         if len(running) >= limits.waiting:
             raise HTTPException(429, "too many questions are waiting; ask again later", {"Retry-After": "5"})
         number, cancelled = secrets.token_hex(8), threading.Event()
-        running[number] = cancelled
-        return StreamingResponse(answered(document, question, asked, number, request), media_type="text/event-stream")
-
-    async def answered(
-        document: Document, question: str | None, asked: Question, number: str, request: Request
-    ) -> AsyncIterator[str]:
         loop, told = asyncio.get_running_loop(), asyncio.Queue[tuple[str, Any]]()
-        cancelled = running[number]
 
         def tell(kind: str, content: Any) -> None:
             with suppress(RuntimeError):  # the server has ended
                 loop.call_soon_threadsafe(told.put_nowait, (kind, content))
 
         def work() -> None:
+            say = partial(tell, "text")
             try:
-                answer = worker.answer(
-                    document, question, lambda text: tell("text", text), cancelled, asked.compare, asked.new_tokens
-                )
+                answer = worker.answer(document, question, say, cancelled, asked.compare, asked.new_tokens)
                 tell("done", asdict(answer))
             except Cancelled:
                 tell("stopped", "cancelled")
@@ -215,22 +210,9 @@ def create_app(worker: Worker, model: str, token: str | None = None, host: str |
             finally:
                 running.pop(number, None)
 
-        thread = threading.Thread(target=work, daemon=True)
-        thread.start()
-        try:
-            yield _event("asked", {"id": number})
-            while True:
-                try:
-                    kind, content = await asyncio.wait_for(told.get(), 1.0)
-                except asyncio.TimeoutError:
-                    if await request.is_disconnected():
-                        return
-                    continue
-                yield _event(kind, content)
-                if kind != "text":
-                    return
-        finally:
-            cancelled.set()
+        running[number] = cancelled
+        threading.Thread(target=work, daemon=True).start()
+        return StreamingResponse(_streamed(number, told, cancelled, request), media_type="text/event-stream")
 
     @app.delete("/api/answers/{number}", status_code=204, dependencies=guard, responses={404: {}})
     def cancel(number: Number) -> None:
@@ -250,6 +232,26 @@ def create_app(worker: Worker, model: str, token: str | None = None, host: str |
         return FileResponse(_PAGE / name)
 
     return app
+
+
+async def _streamed(
+    number: str, told: asyncio.Queue[tuple[str, Any]], cancelled: threading.Event, request: Request
+) -> AsyncIterator[str]:
+    """An answer's events as they come; it is cancelled when its reader goes away."""
+    try:
+        yield _event("asked", {"id": number})
+        while True:
+            try:
+                kind, content = await asyncio.wait_for(told.get(), 1.0)
+            except asyncio.TimeoutError:
+                if await request.is_disconnected():
+                    return
+                continue
+            yield _event(kind, content)
+            if kind != "text":
+                return
+    finally:
+        cancelled.set()
 
 
 async def _changes(look: Callable[[], Any]) -> AsyncIterator[Any]:
