@@ -153,6 +153,12 @@ def test_upload_progress_ask_and_hover(page, served, book_file):
     assert len(page.all("#strip i")) == 100 and page.all("#strip i.lit")
     page.all(".passages button")[0].click()
     assert page.lit() == [told["passages"][0]["text"]]
+    inside = page.script(
+        "const box = [...CSS.highlights.get('looked')][0].getBoundingClientRect();"
+        "const frame = document.getElementById('text').getBoundingClientRect();"
+        "return box.bottom > frame.top && box.top < frame.bottom"
+    )
+    assert inside, "the passage is in sight"
 
 
 def test_an_answer_streams_and_can_be_stopped(page, served, book_file, monkeypatch):

@@ -54,9 +54,10 @@ export class Source {
       bars[Math.min(bars.length - 1, place)]?.classList.add("lit");
     }
     if (!jump || !found.length) return;
-    found[0].startContainer.parentElement.scrollIntoView({ block: "center" });
-    const box = found[0].getBoundingClientRect(), frame = this.element.getBoundingClientRect();
-    if (box.top < frame.top || box.bottom > frame.bottom) this.element.scrollBy(0, box.top - frame.top - frame.height / 3);
+    for (let pass = 0; pass < 2; pass += 1) { // what was not drawn yet may have another height
+      const box = found[0].getBoundingClientRect(), frame = this.element.getBoundingClientRect();
+      if (box.top < frame.top || box.bottom > frame.bottom) this.element.scrollBy(0, box.top - frame.top - frame.height / 3);
+    }
   }
 
   #range({ start, end }) {

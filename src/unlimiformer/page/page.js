@@ -3,7 +3,7 @@
 import { Source, listed, make, spoken } from "./looking.js";
 
 const $ = (id) => document.getElementById(id);
-const state = { chosen: null, answering: null, listed: new Set() };
+const state = { chosen: null, answering: null, listed: new Map() };
 const source = new Source($("text"), $("strip"));
 
 function say(text, bad = false) {
@@ -83,7 +83,7 @@ function show(list) {
     if (now) state.chosen = now;
     else if (state.listed.has(state.chosen.id)) leave();
   }
-  state.listed = new Set(list.map((each) => each.id));
+  state.listed = new Map(list.map((each) => [each.id, each]));
   if (!state.chosen && list.length) choose(list[list.length - 1]);
   allowAsking();
 }
@@ -106,7 +106,7 @@ function tell(told, now) {
 }
 
 async function choose(each) {
-  state.chosen = state.chosen?.id === each.id ? state.chosen : each;
+  state.chosen = state.listed.get(each.id) ?? each;
   for (const item of $("documents").children) item.setAttribute("aria-current", String(item.id === `document-${each.id}`));
   $("asked-of").textContent = each.name;
   allowAsking();
@@ -182,7 +182,7 @@ function finish(item, answer, told, of) {
   item.addEventListener("pointerenter", show);
   item.append(listed(looked, light));
   show();
-  if (state.chosen?.id === of.id) light(looked.passages.slice(0, 1), true);
+  if (state.chosen?.id === of.id) source.light(looked.passages.slice(0, 1), true);
 }
 
 async function lightIn(of, passages, jump) {
@@ -191,6 +191,7 @@ async function lightIn(of, passages, jump) {
     await choose(of);
   }
   source.light(passages, jump);
+  if (jump) $("text").scrollIntoView({ block: "nearest" });
 }
 
 // What users do
