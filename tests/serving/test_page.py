@@ -126,7 +126,9 @@ def book_file(tmp_path):
     return path
 
 
-def test_upload_progress_ask_and_hover(page, served, book_file):
+def test_upload_progress_ask_and_hover(page, served, tmp_path):
+    book_file = tmp_path / "book.txt"
+    book_file.write_text(make_book(8000))  # long enough to be seen while it is read
     page.script(
         "window.seen = []; new MutationObserver(() => {"
         "for (const bar of document.querySelectorAll('progress')) window.seen.push(bar.value) })"
@@ -134,9 +136,9 @@ def test_upload_progress_ask_and_hover(page, served, book_file):
     )
     page.upload(book_file)
     page.ready()
-    assert "902 tokens" in page.one("#documents .state").text
+    assert "8,002 tokens" in page.one("#documents .state").text
     assert page.script("return window.seen.length") > 0, "progress was shown"
-    assert page.script("return document.getElementById('text').textContent") == make_book(900)
+    assert page.script("return document.getElementById('text').textContent") == make_book(8000)
     page.one("#compare").click()
     page.ask("w3 w4")
     assert "Truncated:" in page.one(".truncated").text
