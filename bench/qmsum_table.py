@@ -23,6 +23,7 @@ from unlimiformer.asking import Asking
 from unlimiformer.catalogue import get_model
 from unlimiformer.evaluation.metrics.rouge import rouge
 from unlimiformer.retrieval import EVERYTHING
+from unlimiformer.tokenizing import first_tokens
 from unlimiformer.training import Example, TrainingSettings, examples, train
 
 MODEL, LIMIT, TESTED, TARGET, NEW = "flan-t5-small", 1536, 6144, 128, 96
@@ -86,8 +87,7 @@ def _settings(data: str, validation: str, count: int, seed: int, changes: dict) 
 
 def _shortened(example: Example) -> Example:
     """Of a meeting, so much as every row of the table is tested with."""
-    tokens = _tokenizer()(example.document, return_offsets_mapping=True, verbose=False)["offset_mapping"]
-    return replace(example, document=example.document[: max(end for _, end in tokens[:TESTED])])
+    return replace(example, document=first_tokens(example.document, _tokenizer(), TESTED))
 
 
 @cache

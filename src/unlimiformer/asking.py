@@ -96,8 +96,7 @@ class Conversation:
     @property
     def plain_window(self) -> int:
         """How many tokens the plain model sees."""
-        engine = self.wrapped.engine
-        return engine.decoder.limit if isinstance(engine, DecoderOnlyEngine) else self.wrapped.window
+        return self.wrapped.engine.plain_window
 
     @property
     def asks_the_decoder(self) -> bool:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ class Provenance:
             raise UnlimiformerError(f"the unit is {unit!r}; expected one of: {', '.join(UNITS)}")
         if self.layers is None:
             raise UnlimiformerError("where each token came from is not known here; passages() tells it of all together")
-        ends = [sum(map(len, self.words[: n + 1])) for n in range(len(self.words))]
+        ends = list(accumulate(map(len, self.words)))
         starts = [0, *ends[:-1]]
         text = "".join(self.words)
         bounds = list(zip(starts, ends, strict=True)) if unit == "token" else _sentences(text)

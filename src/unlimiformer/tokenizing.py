@@ -157,3 +157,12 @@ def pieces(tokenizer: Any, ids: Sequence[int]) -> list[str]:
         found.append(whole[len(before) :])
         before = whole
     return found
+
+
+def first_tokens(text: str, tokenizer: Any, limit: int) -> str:
+    """The beginning of a text that has so many tokens."""
+    if not tokenizer.is_fast:
+        ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        return text if len(ids) <= limit else tokenizer.decode(ids[:limit])
+    places = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)["offset_mapping"]
+    return text if len(places) <= limit else text[: places[limit - 1][1]]

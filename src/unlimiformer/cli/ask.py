@@ -73,8 +73,7 @@ def command(
     }
     source, wrapped = open_wrapped(file, model, given, device)
     generation = {"max_new_tokens": max_new_tokens, "do_sample": False, "num_beams": 1}
-    known = getattr(wrapped.engine, "selection", None) != "top-k"
-    generation["provenance"] = known and (passages > 0 or provenance is not None)
+    generation["provenance"] = wrapped.engine.tells_where and (passages > 0 or provenance is not None)
     from ..asking import Asking, Conversation
 
     talk, told = Conversation(wrapped, source, Asking.for_model(model)), []

@@ -150,9 +150,9 @@ def needle(
 
     about = {"model": model, "wordings": wordings, "depths": depths, "top_k": wrapped.top_k}
     about["focus"] = wrapped.config.focus
-    about["plain_window"] = wrapped.window
+    about["plain_window"] = wrapped.engine.plain_window
     if isinstance(wrapped.engine, DecoderOnlyEngine):
-        about |= {"selection": wrapped.engine.selection, "plain_window": wrapped.engine.decoder.limit}
+        about["selection"] = wrapped.engine.selection
     with messages.status("Measuring") as status:
         if speed:
             status.update("Measuring time and RAM")

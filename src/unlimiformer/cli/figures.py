@@ -141,8 +141,8 @@ def mass(
     if not numbers or min(numbers) < 1 or not beginnings or min(beginnings) < 1:
         raise UnlimiformerError("--k and --lengths must be at least 1")
     wrapped, words = _opened(model, text, {"window": window, "overlap": overlap}, device)
-    from ..evaluation.run import first_tokens
     from ..figures import mass as figure
+    from ..tokenizing import first_tokens
 
     shown = first_tokens(words, wrapped.tokenizer, max(beginnings))
     with progress_bar("Reading") as progress:

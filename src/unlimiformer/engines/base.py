@@ -50,6 +50,14 @@ class Engine(Protocol):
     top_k: int
 
     @property
+    def plain_window(self) -> int:
+        """How many tokens the plain model sees."""
+
+    @property
+    def tells_where(self) -> bool:
+        """Whether provenance is known."""
+
+    @property
     def reader(self) -> Reader:
         """How inputs are read."""
 

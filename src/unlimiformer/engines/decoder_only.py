@@ -88,6 +88,16 @@ class DecoderOnlyEngine:
         self._undo: Callable[[], None] | None = replace_method(model, "generate", self._long_generate)
 
     @property
+    def plain_window(self) -> int:
+        """The plain model reads up to its limit."""
+        return self.decoder.limit
+
+    @property
+    def tells_where(self) -> bool:
+        """Blocks are known; each head's own tokens are not."""
+        return self.selection != "top-k"
+
+    @property
     def applied(self) -> bool:
         """Whether the model's `generate` takes long prompts."""
         return self._undo is not None
@@ -152,7 +162,7 @@ class DecoderOnlyEngine:
             asked.append(Asked(memory, self.prompts.tail(prompt)))
         if provenance:
             refuse_without_cache(self.model, generation)
-        if provenance and self.selection == "top-k":
+        if provenance and not self.tells_where:
             raise UnlimiformerError("provenance was asked for with selection 'top-k'; it is known for blocks only")
         new = self._answer(asked, generation, provenance)
         parts = new.split(new.shape[0] // len(asked))

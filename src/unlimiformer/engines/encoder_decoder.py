@@ -52,6 +52,16 @@ class EncoderDecoderEngine:
         self.remove = self.installation.undo
 
     @property
+    def plain_window(self) -> int:
+        """The plain encoder reads one window."""
+        return self.window
+
+    @property
+    def tells_where(self) -> bool:
+        """Every retrieval is heard."""
+        return True
+
+    @property
     def applied(self) -> bool:
         """Whether the hooks are in the model."""
         return self.installation.applied

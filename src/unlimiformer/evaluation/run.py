@@ -26,6 +26,7 @@ from ..loading import load_on
 from ..machine import peak_memory
 from ..paths import write_whole
 from ..tasks import Example, Task, task
+from ..tokenizing import first_tokens
 from .bootstrap import Columns, Interval, intervals, means
 from .methods import METHODS, Answering, Item
 from .metrics import METRICS, BertScore, EntityRecall, Metric
@@ -335,15 +336,6 @@ def _cut(item: Item, tokenizer: Any, limit: int | None) -> Item:
     if limit is None:
         return item
     return Item(item.key, first_tokens(item.document, tokenizer, limit), item.question, item.references)
-
-
-def first_tokens(text: str, tokenizer: Any, limit: int) -> str:
-    """The beginning of a text that has so many tokens."""
-    if not tokenizer.is_fast:
-        ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-        return text if len(ids) <= limit else tokenizer.decode(ids[:limit])
-    places = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)["offset_mapping"]
-    return text if len(places) <= limit else text[: places[limit - 1][1]]
 
 
 def _measure(

@@ -10,8 +10,8 @@ from typing import Any
 
 from ..asking import Asking, Conversation
 from ..engines import EncoderDecoderEngine
-from ..evaluation.run import first_tokens
 from ..model import Unlimiformer
+from ..tokenizing import first_tokens
 from .files import Row, write
 
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from transformers import StoppingCriteriaList, TextStreamer
 
 from ..asking import Asking, Conversation
@@ -117,7 +118,7 @@ class Worker:
     @property
     def plain_window(self) -> int:
         """How many tokens the plain model sees."""
-        return Conversation(self.wrapped, "a text", self.asking).plain_window
+        return self.wrapped.engine.plain_window
 
     def close(self) -> None:
         """Ends; what is being read goes on at the next start."""
@@ -150,7 +151,7 @@ class Worker:
             memory = self._memory(document)
             talk = Conversation(self.wrapped, memory, self.asking)
             stop, mending, comparing = (_Stop(cancelled, started + self.limits.seconds) for _ in range(3))
-            known = memory.offsets is not None and getattr(self.wrapped.engine, "selection", None) != "top-k"
+            known = memory.offsets is not None and self.wrapped.engine.tells_where
             streamer = _Streamer(self.wrapped.tokenizer, say)
             reply = talk.ask(question, provenance=known, streamer=streamer, **greedy, **stop.told)
             if self._beams > 1 and reply.output.token_ids.shape[0] <= _SHORT and not stop.why:
@@ -249,8 +250,6 @@ class _Stop:
         return {"stopping_criteria": StoppingCriteriaList([self])}  # type: ignore[list-item]
 
     def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:
-        import torch
-
         if self._cancelled.is_set():
             self.why = "cancelled"
         elif time.perf_counter() > self._deadline:
