@@ -10,8 +10,8 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "src" / "unlimiformer"
 FLOORS = [
     {"errors", "machine", "paths"},
-    {"config", "chunking", "attention", "sources", "tokenizing", "disk", "catalogue", "pictures"},
-    {"usage"},
+    {"config", "chunking", "attention", "sources", "tokenizing", "disk", "catalogue", "pictures", "journal"},
+    {"usage", "remote"},
     {"encoding", "datastore"},
     {"adapters"},
     {"memory", "fingerprint", "recomputing"},
@@ -26,7 +26,8 @@ FLOORS = [
     {"evaluation"},
     {"training"},
     {"figures", "harness"},
-    {"benchmarks", "demo", "serving"},
+    {"running", "serving"},
+    {"benchmarks", "demo"},
     {"planning"},
     {"cli"},
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,12 @@ class Asking:
         """What the model is given."""
         return self.form.format(question=self.summary if question is None else question)
 
+    def prompt(self, question: str | None, causal: bool) -> str:
+        """What a model that has read the text is given: behind the text of a decoder-only one, or in the decoder."""
+        if not causal and self.place == "decoder":
+            return self.text(question)
+        return self.summary if question is None else question
+
 
 @dataclass(frozen=True)
 class Reply:
@@ -109,12 +116,11 @@ class Conversation:
         `progress` is told of the windows if the text has to be read.
         """
         memory = self._read(question, progress)
-        prompt = None if self._before_windows else self._prompt(question)
+        prompt = None if self._before_windows else self.asking.prompt(question, self._causal)
         started = time.perf_counter()
         output = self.wrapped.generate(memory, prompt=prompt, **generation)
         seconds = time.perf_counter() - started
-        new = output.token_ids[self.wrapped.engine.given_tokens(prompt) :]
-        return Reply(self.wrapped.tokenizer.decode(new, skip_special_tokens=True), output, self._reading, seconds)
+        return Reply(_new_text(self.wrapped, output, prompt), output, self._reading, seconds)
 
     def truncated(self, question: str | None, **generation: Any) -> str:
         """The plain model's answer to as much of the text as its window holds."""
@@ -122,21 +128,16 @@ class Conversation:
         text = self.source.text if isinstance(self.source, Memory) else self._text
         if isinstance(engine, DecoderOnlyEngine):
             self._plain = self._plain or engine.truncated(text, generation.get("max_new_tokens", _ANSWER))
-            return self._plain.ask(self._prompt(question), **generation)
+            return self._plain.ask(self.asking.prompt(question, self._causal), **generation)
         before = self.asking.text(question) if self._before_windows else ""
         inputs = tokenizer(before + text, truncation=True, max_length=self.wrapped.window, return_tensors="pt")
         given = {name: inputs[name].to(self.wrapped.model.device) for name in ("input_ids", "attention_mask")}
         if not self._before_windows:
-            given["decoder_input_ids"] = engine.decoder_prompts([self._prompt(question)])
+            given["decoder_input_ids"] = engine.decoder_prompts([self.asking.prompt(question, self._causal)])
         with torch.no_grad():
             made = self.wrapped.model.generate(**given, **generation)  # such input takes the model's own path
         told = given["decoder_input_ids"].shape[1] if "decoder_input_ids" in given else 0
         return tokenizer.decode(made[0, told:], skip_special_tokens=True)
-
-    def _prompt(self, question: str | None) -> str:
-        if not self._causal and self.asking.place == "decoder":
-            return self.asking.text(question)
-        return self.asking.summary if question is None else question
 
     def _read(self, question: str | None, progress: Progress | None) -> Memory:
         if self._memory is None or self._before_windows:
@@ -145,3 +146,30 @@ class Conversation:
             self._memory = self.wrapped.index(self._text, prefix=prefix, progress=progress)
             self._reading = time.perf_counter() - started
         return self._memory
+
+
+def ask_together(
+    wrapped: Unlimiformer, sources: Sequence[Any], questions: Sequence[str | None], asking: Asking, **generation: Any
+) -> list[Reply]:
+    """A reply for each of several texts, or of several memories, to its own question, in one call; None: a summary.
+
+    Questions that the decoder is asked must have one number of tokens. All replies share the seconds.
+    """
+    causal = isinstance(wrapped.engine, DecoderOnlyEngine)
+    before = not causal and asking.place == "window" and not any(isinstance(source, Memory) for source in sources)
+    prompts = [None if before else asking.prompt(question, causal) for question in questions]
+    given: dict[str, Any] = {"prompt": prompts}
+    if before:
+        given = {"prefix": [asking.text(question) for question in questions]}
+    started = time.perf_counter()
+    outputs = wrapped.generate(list(sources), **given, **generation)
+    seconds = (time.perf_counter() - started) / len(sources)
+    return [
+        Reply(_new_text(wrapped, output, prompt), output, 0.0, seconds)
+        for output, prompt in zip(outputs, prompts, strict=True)
+    ]
+
+
+def _new_text(wrapped: Unlimiformer, output: Output, prompt: str | None) -> str:
+    new = output.token_ids[wrapped.engine.given_tokens(prompt) :]
+    return wrapped.tokenizer.decode(new, skip_special_tokens=True)

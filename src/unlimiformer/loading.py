@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,20 @@ def usable_device(name: str) -> Any:
         return device
     except (RuntimeError, AssertionError) as error:
         raise UnlimiformerError(f"device is {name!r} and cannot be used ({error}); try cpu") from None
+
+
+def quiet_libraries() -> None:
+    """Keeps other libraries' notices out of a user's terminal."""
+    warnings.filterwarnings("ignore")
+    for name in ("torchao", "transformers", "torch"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    import torch.utils._pytree  # sets up a logger of its own
+    from transformers.utils import logging as hf_logging
+
+    logging.getLogger(torch.utils._pytree.__name__).setLevel(logging.ERROR)
+
+    hf_logging.set_verbosity_error()
+    hf_logging.disable_progress_bar()
 
 
 def _set_dropout(config: Any, rate: float) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import disk
+from . import disk, remote
 from .chunking import Cut
 from .datastore import ExactStore, restore
 from .errors import UnlimiformerError
@@ -55,6 +55,12 @@ class Recipe:
     def cut(self) -> Cut:
         """How the text was cut."""
         return Cut(self.window, self.overlap, causal=self.kept is not None)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of a wrapper that reads as this text was read."""
+        told = {"window": self.window, "overlap": self.overlap, "compute_dtype": self.compute_dtype}
+        return told if self.kept is None else {**told, "selection": self.kept.selection, "block": self.kept.block}
 
     def differences(self, other: Recipe, ignored: tuple[str, ...] = ()) -> list[str]:
         """What another recipe has otherwise, in words."""
@@ -140,9 +146,10 @@ class Memory:
     def load(cls, folder: str | os.PathLike[str], verify: bool = True) -> Memory:
         """Opens a saved memory: its arrays stay on disk, mapped, and may be read by many processes at once.
 
-        A damaged or foreign folder is refused. Without `verify` sizes are checked but not contents.
+        A damaged or foreign folder is refused. Without `verify` sizes are checked but not contents. A memory at a URL
+        that fsspec knows is copied to the user's cache first.
         """
-        source = Path(folder)
+        source = remote.fetched(str(folder)) if remote.is_url(str(folder)) else Path(folder)
         about, arrays = disk.read(source, verify)
         recipe = Recipe.of(about["recipe"])
         return cls(

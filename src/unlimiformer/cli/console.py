@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
 import sys
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
@@ -15,26 +13,13 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from ..errors import UnlimiformerError
+from ..loading import quiet_libraries as quiet_libraries
 from ..paths import write_whole
 
 if TYPE_CHECKING:
     from ..encoding import Progress
 
 messages = Console(stderr=True, highlight=False)
-
-
-def quiet_libraries() -> None:
-    """Keeps other libraries' notices out of a user's terminal."""
-    warnings.filterwarnings("ignore")
-    for name in ("torchao", "transformers", "torch"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    import torch.utils._pytree  # sets up a logger of its own
-    from transformers.utils import logging as hf_logging
-
-    logging.getLogger(torch.utils._pytree.__name__).setLevel(logging.ERROR)
-
-    hf_logging.set_verbosity_error()
-    hf_logging.disable_progress_bar()
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..errors import UnlimiformerError
-from . import ask, bench, catalogue, demo, evaluate, families, figures, generate, index, plan, serve, train
+from . import ask, bench, catalogue, demo, evaluate, families, figures, generate, index, plan, run, serve, train
 
 app = typer.Typer(
     help="Unlimited-length input for pretrained transformers.",
@@ -19,6 +19,7 @@ app = typer.Typer(
 app.command("generate")(generate.command)
 app.command("ask")(ask.command)
 app.command("index")(index.command)
+app.command("run")(run.command)
 app.command("plan")(plan.command)
 app.command("train")(train.command)
 app.command("evaluate")(evaluate.evaluate)

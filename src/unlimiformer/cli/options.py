@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..model import Unlimiformer
     from ..sources import Text
 
-File = Annotated[str, typer.Argument(help="A UTF-8 text file, - for standard input, or a memory made by `index`.")]
+File = Annotated[str, typer.Argument(help="A UTF-8 text file, - for standard input, or a memory (folder or URL).")]
 Model = Annotated[str, typer.Option(help="A name from `unlimiformer models`, a folder, or a hub id.")]
 Window = Annotated[int | None, typer.Option(help="Tokens read at once; default: the encoder's limit, or 1024.")]
 Overlap = Annotated[
@@ -55,13 +55,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print all figures as one J
 def settings(memory: Memory | None = None, **given: Any) -> UnlimiformerConfig:
     """The given settings; what is not given is as in the memory, or by default."""
     if memory is not None and memory.recipe is not None:
-        for name in ("window", "overlap", "compute_dtype"):
-            if given.get(name) is None:
-                given[name] = getattr(memory.recipe, name)
-        if memory.recipe.kept is not None:
-            for name in ("selection", "block"):
-                if given.get(name) is None:
-                    given[name] = getattr(memory.recipe.kept, name)
+        given = {**memory.recipe.settings, **{name: value for name, value in given.items() if value is not None}}
     if given.get("overlap") is None:
         given.pop("overlap", None)
     return UnlimiformerConfig(**given)
@@ -71,7 +65,10 @@ def open_input(file: str) -> Memory | Text:
     """A memory, if there is one at this path; else the text."""
     from ..disk import is_memory
     from ..memory import Memory
+    from ..remote import is_url
 
+    if is_url(file):
+        return Memory.load(file)
     folder = Path(file)
     if file != "-" and folder.is_dir() and (is_memory(folder) or (folder / "partial").is_dir()):
         return Memory.load(folder)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..asking import Asking, Conversation
+from ..asking import Asking, Conversation, ask_together
 from ..config import UnlimiformerConfig
 from ..engines import DecoderOnlyEngine, EncoderDecoderEngine
 from ..errors import UnlimiformerError
@@ -70,11 +70,11 @@ class Answering:
     def _answers(self, items: Sequence[Item]) -> list[str]:
         if not self.together:
             return [self._answer(item) for item in items]
-        asked = [self._asking.text(item.question) for item in items]
         if self.method == "truncate":
-            return self._truncated([before + item.document for before, item in zip(asked, items, strict=True)])
-        documents = [item.document for item in items]
-        return [each.text for each in self.wrapped.generate(documents, prefix=asked, **self._generation)]
+            return self._truncated([self._asking.text(item.question) + item.document for item in items])
+        documents, questions = [item.document for item in items], [item.question for item in items]
+        replies = ask_together(self.wrapped, documents, questions, self._asking, **self._generation)
+        return [reply.text for reply in replies]
 
     def _answer(self, item: Item) -> str:
         if self._talk is None or self._talk.source != item.document:

@@ -22,6 +22,7 @@ from ..config import UnlimiformerConfig
 from ..encoding import Progress
 from ..errors import UnlimiformerError
 from ..fingerprint import model_digest
+from ..journal import append_row, kept_rows
 from ..loading import load_on
 from ..machine import peak_memory
 from ..paths import write_whole
@@ -242,23 +243,12 @@ def _refuse_others(folder: Path, kept: dict[str, Any], wanted: dict[str, Any]) -
 
 
 def _predictions(folder: Path) -> dict[tuple[str, int], dict[str, Any]]:
-    """What was answered, by key and seed; a last line that was cut off is forgotten, also in the file."""
-    path = folder / PREDICTIONS
-    if not path.exists():
-        return {}
-    told, lines = {}, path.read_bytes().splitlines(keepends=True)
-    if lines and not lines[-1].endswith(b"\n"):
-        with path.open("r+b") as file:
-            file.truncate(sum(map(len, lines[:-1])))
-        lines.pop()
-    for number, line in enumerate(lines, 1):
-        try:
-            row = json.loads(line)
-            told[row["key"], row["seed"]] = row
-        except (ValueError, KeyError, TypeError):
-            raise UnlimiformerError(
-                f"{path}, line {number} is no answer; mend or remove that line, and the run goes on"
-            ) from None
+    """What was answered, by key and seed."""
+    told = {}
+    for row in kept_rows(folder / PREDICTIONS):
+        if not {"key", "seed", "answer", "seconds"} <= row.keys():
+            raise UnlimiformerError(f"{folder / PREDICTIONS} has a row that is no answer: {row}; remove it")
+        told[row["key"], row["seed"]] = row
     return told
 
 
@@ -299,9 +289,8 @@ def _answer(
                     row = {"key": item.key, "seed": seed, "question": item.question, "answer": answer}
                     row |= {"references": item.references, "seconds": seconds}
                     if (item.key, seed) not in told:
-                        file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                        append_row(file, row)
                         told[item.key, seed] = row
-                file.flush()
             done += len(batch)
             progress(done, len(items) * len(settings.seeds))
     made_by["peak_bytes"] = peak_memory()

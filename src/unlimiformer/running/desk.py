@@ -1,0 +1,157 @@
+"""A model that does the work of a run, document by document or several at once."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import remote
+from ..asking import Asking, Reply, ask_together
+from ..catalogue import MODELS, get_model
+from ..config import UnlimiformerConfig
+from ..errors import UnlimiformerError
+from ..fingerprint import model_digest
+from ..loading import load_on
+from ..memory import Memory
+from ..model import Unlimiformer
+from ..paths import cache_folder
+from .documents import Document
+from .work import Row, Work, failure
+
+
+class Desk:
+    """A model that does a task; `about` says which, and where."""
+
+    def __init__(self, work: Work, threads: int | None = None) -> None:
+        if threads is not None:
+            torch.set_num_threads(threads)
+        if work.model in MODELS:
+            get_model(work.model)
+        self.work = work
+        self._model, self._tokenizer = load_on(work.model, work.device)
+        self._asking = Asking.for_model(work.model)
+        self._given = {name: value for name, value in work.config.items() if value is not None}
+        if work.task == "index" and self._model.config.is_encoder_decoder:
+            self._given.setdefault("dtype", "int8")
+        self._settings = self._given
+        self._wrapped = Unlimiformer(self._model, self._tokenizer, UnlimiformerConfig(**self._settings))
+        self.about = {"model_digest": model_digest(self._model.config, self._model), "device": str(self._model.device)}
+
+    def do(self, documents: Sequence[Document]) -> list[Row]:
+        """A row for each document, in order; one that cannot be done says why, and keeps none of the others back."""
+        try:
+            return self._rows(documents)
+        except Exception as error:
+            if len(documents) > 1:
+                return [row for document in documents for row in self.do([document])]
+            return [failure(documents[0], _told(error))]
+
+    def close(self) -> None:
+        """Leaves the model as it was."""
+        self._wrapped.remove()
+
+    def _rows(self, documents: Sequence[Document]) -> list[Row]:
+        if documents[0].error is not None:
+            raise UnlimiformerError(documents[0].error)
+        started = time.perf_counter()
+        if self.work.task == "index":
+            told = [self._indexed(document) for document in documents]
+        else:
+            told = self._answered(documents)
+        seconds = (time.perf_counter() - started) / len(documents)
+        heads = ({"id": document.id, "digest": document.digest} for document in documents)
+        return [{**head, **row, "seconds": seconds} for head, row in zip(heads, told, strict=True)]
+
+    def _answered(self, documents: Sequence[Document]) -> list[Row]:
+        questions = self.work.asked(documents[0])
+        if not questions:
+            raise UnlimiformerError('no question: expected --question, or "question" or "questions" in the line')
+        sources = [self._source(document) for document in documents]
+        self._read_like([source for source in sources if isinstance(source, Memory)])
+        engine, answers = self._wrapped.engine, [list[Row]() for _ in documents]
+        generation = {**self.work.generation, "provenance": engine.tells_where and self.work.passages > 0}
+        for question in questions:
+            replies = ask_together(self._wrapped, sources, [question] * len(sources), self._asking, **generation)
+            if self._reads_once:
+                sources = [reply.output.memory for reply in replies]
+            for told, reply in zip(answers, replies, strict=True):
+                told.append({"question": question, "answer": reply.text, **self._passages(reply)})
+        tokens = [{"tokens": len(reply.output.memory)} for reply in replies]
+        if self.work.task == "summarize":
+            summaries = ({"summary": told["answer"], **told} for (told,) in answers)
+            rows = [
+                {name: value for name, value in row.items() if name not in ("question", "answer")} for row in summaries
+            ]
+            return [{**row, **count} for row, count in zip(rows, tokens, strict=True)]
+        return [{"answers": told, **count} for told, count in zip(answers, tokens, strict=True)]
+
+    @property
+    def _reads_once(self) -> bool:
+        """Whether one memory of a text serves all questions."""
+        return not self._model.config.is_encoder_decoder or self._asking.place == "decoder"
+
+    def _source(self, document: Document) -> Any:
+        if document.memory is not None:
+            return Memory.load(document.memory)
+        return document.source()
+
+    def _read_like(self, memories: Sequence[Memory]) -> None:
+        """Wraps the model as it was wrapped for these memories, where the work leaves that open."""
+        recipes = {tuple(memory.recipe.settings.items()) for memory in memories if memory.recipe is not None}
+        if len(recipes) > 1:
+            raise UnlimiformerError("memories that were made with different settings cannot be asked in one call")
+        settings = {**dict(*recipes), **self._given}
+        if settings != self._settings:
+            self._wrapped.remove()
+            self._settings = settings
+            self._wrapped = Unlimiformer(self._model, self._tokenizer, UnlimiformerConfig(**settings))
+
+    def _passages(self, reply: Reply) -> Row:
+        looked = reply.output.provenance
+        if looked is None:
+            return {}
+        text = reply.output.memory.text
+        found = looked.passages(self.work.passages)
+        return {"passages": [{**vars(passage), "text": text[passage.start : passage.end]} for passage in found]}
+
+    def _indexed(self, document: Document) -> Row:
+        if document.memory is not None:
+            raise UnlimiformerError("it is a memory already; expected a text")
+        place = remote.joined(str(self.work.memories), folder_name(document.id))
+        folder = (
+            cache_folder() / "uploads" / sha256(place.encode()).hexdigest()[:16]
+            if remote.is_url(place)
+            else Path(place)
+        )
+        memory = self._wrapped.index(document.source(), folder=folder, overwrite=True)
+        told = {"tokens": len(memory), "windows": memory.windows, "bytes": remote.folder_size(folder)}
+        if remote.is_url(place):
+            del memory
+            remote.publish(folder, place)
+            shutil.rmtree(folder)
+        return {"memory": self._seen(place), **told}
+
+    def _seen(self, place: str) -> str:
+        """A place as rows name it."""
+        if remote.is_url(place) or self.work.relative_to is None:
+            return place
+        path, base = Path(place).absolute(), Path(self.work.relative_to).absolute()
+        return str(path.relative_to(base)) if path.is_relative_to(base) else str(path)
+
+
+def folder_name(identity: str) -> str:
+    """A folder's name for an id: readable, safe on every system, and no other id's."""
+    readable = re.sub(r"[^A-Za-z0-9._-]+", "_", identity).strip("._")[:60]
+    return f"{readable}-{sha256(identity.encode()).hexdigest()[:10]}"
+
+
+def _told(error: Exception) -> str:
+    words = " ".join(str(error).split())
+    return words if isinstance(error, UnlimiformerError) else f"{type(error).__name__}: {words}"

@@ -1,0 +1,172 @@
+"""The documents of a run: files of a folder, lines of a JSONL file, memories. Where they are, not what they say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from ..disk import DESCRIPTION, is_memory
+from ..errors import UnlimiformerError
+from ..paths import sha256 as file_digest
+
+SHAPES = (
+    'a JSON object with "document" (a text), "path" (of a text file) or "memory" (made by --task index), and '
+    'optionally "id" and "question" or "questions"'
+)
+
+
+@dataclass(frozen=True)
+class Document:
+    """One document: a file, a folder that is a memory, or a line (its first byte and its length) of a file.
+
+    `digest` changes with what is there; `size` is in bytes. `questions` are its own. `carried` is its text, where
+    whoever works on it cannot open the file. `error` says why nothing can be done with it.
+    """
+
+    id: str
+    digest: str
+    size: int
+    path: str
+    line: tuple[int, int] | None = None
+    memory: str | None = None
+    questions: tuple[str, ...] = ()
+    carried: str | None = None
+    error: str | None = None
+
+    def source(self) -> str | Path:
+        """The text, or the path of a text file."""
+        if self.carried is not None:
+            return self.carried
+        return Path(self.path) if self.line is None else str(_line(self)["document"])
+
+    def with_text(self) -> Document:
+        """The document with its text, to be read on another machine."""
+        from ..sources import file_pieces
+
+        if self.memory is not None or self.error is not None or self.carried is not None:
+            return self
+        source = self.source()
+        return replace(self, carried=source if isinstance(source, str) else "".join(file_pieces(source)))
+
+
+def find_documents(source: str | Path, pattern: str = "**/*.txt") -> list[Document]:
+    """All documents of a JSONL file, or of a folder: files whose path matches, and memories."""
+    path = Path(source)
+    if not path.exists():
+        raise UnlimiformerError(f"{path} does not exist; expected a JSONL file, or a folder of texts or memories")
+    found = list(_of_folder(path, pattern)) if path.is_dir() else list(_of_lines(path))
+    if not found:
+        raise UnlimiformerError(
+            f"{path} has no documents; expected files that match {pattern!r} (--pattern), or memories"
+            if path.is_dir()
+            else f"{path} is empty; expected lines, each {SHAPES}"
+        )
+    _refuse_doubles(found, path)
+    return found
+
+
+def _of_folder(folder: Path, pattern: str) -> Iterator[Document]:
+    try:
+        paths = sorted(folder.glob(pattern))
+    except (ValueError, NotImplementedError) as error:
+        raise UnlimiformerError(f"the pattern is {pattern!r} ({error}); expected one such as **/*.txt") from None
+    memories = sorted(each.parent for each in folder.rglob(DESCRIPTION))
+    for path in memories:
+        yield _of_memory(str(path.relative_to(folder)), str(path))
+    for path in paths:
+        inside = any(parent in memories for parent in path.parents)
+        if path.is_file() and not inside:
+            yield _of_file(str(path.relative_to(folder)), path)
+
+
+def _of_file(name: str, path: Path, questions: tuple[str, ...] = ()) -> Document:
+    try:
+        return Document(name, file_digest(path), path.stat().st_size, str(path), questions=questions)
+    except OSError as error:
+        return Document(name, "", 0, str(path), error=f"cannot read {path}: {error.strerror}")
+
+
+def _of_memory(name: str, place: str, questions: tuple[str, ...] = ()) -> Document:
+    """A memory in a folder; of one that is somewhere else, nothing is known but its place."""
+    if "://" in place:
+        return Document(name, sha256(place.encode()).hexdigest(), 0, place, memory=place, questions=questions)
+    folder = Path(place)
+    if not is_memory(folder):
+        return Document(name, "", 0, place, error=f"{place} is not a memory; make one with --task index")
+    size = sum(path.stat().st_size for path in folder.glob("text-*.bin"))
+    return Document(name, file_digest(folder / DESCRIPTION), size, place, memory=place, questions=questions)
+
+
+def _of_lines(path: Path) -> Iterator[Document]:
+    start = 0
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            here, start = start, start + len(line)
+            if not line.strip():
+                continue
+            try:
+                yield _of_line(path, number, line, here)
+            except UnlimiformerError as error:
+                digest = sha256(line).hexdigest()
+                yield Document(f"line {number}", digest, len(line), str(path), error=f"line {number}: {error}")
+
+
+def _of_line(path: Path, number: int, line: bytes, start: int) -> Document:
+    try:
+        told = json.loads(line)
+    except ValueError as error:  # UTF-8 as well
+        raise UnlimiformerError(f"no JSON ({error}); expected {SHAPES}") from None
+    if not isinstance(told, dict):
+        raise UnlimiformerError(f"a {type(told).__name__}; expected {SHAPES}")
+    name = told.get("id", f"line {number}")
+    if not isinstance(name, str | int) or isinstance(name, bool) or name == "":
+        raise UnlimiformerError(f'the "id" is {name!r}; expected some text or a number')
+    if told.get("error"):
+        raise UnlimiformerError(f"there is nothing to read, its own run says: {told['error']}")
+    questions = _questions(told)
+    places = {key: told[key] for key in ("document", "path", "memory") if key in told}
+    if len(places) != 1 or not all(isinstance(each, str) for each in places.values()):
+        raise UnlimiformerError(f"{'no' if not places else 'no single'} document; expected {SHAPES}")
+    if "memory" in places:
+        place = places["memory"]
+        where = place if "://" in place else str(path.parent / place)
+        return replace(_of_memory(str(name), where, questions))
+    if "path" in places:
+        return _of_file(str(name), path.parent / places["path"], questions)
+    if not places["document"].strip():
+        raise UnlimiformerError("the document is empty; expected some text")
+    size = len(places["document"].encode())
+    return Document(str(name), sha256(line).hexdigest(), size, str(path), (start, len(line)), questions=questions)
+
+
+def _questions(told: dict[str, Any]) -> tuple[str, ...]:
+    """Its own: texts, or objects that have one, as in data for training."""
+    asked = told.get("questions", told.get("question"))
+    each: Sequence[Any] = [] if asked is None else asked if isinstance(asked, list) else [asked]
+    words: list[Any] = [one.get("question") if isinstance(one, dict) else one for one in each]
+    if wrong := [one for one in words if not isinstance(one, str) or not one.strip()]:
+        raise UnlimiformerError(f"a question is {wrong[0]!r}; expected some words")
+    return tuple(words)
+
+
+def _line(document: Document) -> dict[str, Any]:
+    assert document.line is not None
+    start, length = document.line
+    with open(document.path, "rb") as file:
+        file.seek(start)
+        line = file.read(length)
+    if sha256(line).hexdigest() != document.digest:
+        raise UnlimiformerError(f"{document.path} has changed since the run began; run the same command again")
+    return json.loads(line)
+
+
+def _refuse_doubles(documents: Sequence[Document], path: Path) -> None:
+    met: set[str] = set()
+    for document in documents:
+        if document.id in met:
+            raise UnlimiformerError(f"{path} has the id {document.id!r} twice; expected another for each document")
+        met.add(document.id)

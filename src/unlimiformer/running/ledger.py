@@ -1,0 +1,109 @@
+"""The output of a run: one row for each document, written when it is done; and what the run was begun with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+from ..errors import UnlimiformerError
+from ..journal import append_row, kept_rows, line_of
+from ..paths import write_whole
+from .documents import Document
+
+
+class Ledger:
+    """An output file. Rows have the `id` and `digest` of their document; those of failures have an `error`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._settings = path.with_name(path.name + ".settings.json")
+        self._rows: dict[str, tuple[str, bool]] = {}
+        self._file: TextIO
+
+    @classmethod
+    @contextmanager
+    def open(cls, path: Path, settings: dict[str, Any]) -> Iterator[Ledger]:
+        """Takes a file for a run with these settings; one that has other rows, or another run, is refused."""
+        from filelock import FileLock, Timeout
+
+        ledger = cls(path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(path.with_name(path.name + ".lock"))
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise UnlimiformerError(
+                f"another run is writing {path}; wait for it to end, or give another output"
+            ) from None
+        except OSError as error:
+            raise UnlimiformerError(f"cannot write {path}: {error.strerror}") from None
+        try:
+            ledger._begin(settings)
+            ledger._file = path.open("a", encoding="utf-8")
+            try:
+                yield ledger
+            finally:
+                ledger._file.close()
+        finally:
+            lock.release()
+
+    def settle(self, name: str, value: Any) -> None:
+        """Notes what became known of the settings later; another value than before is refused."""
+        told = json.loads(self._settings.read_text(encoding="utf-8"))
+        if told.get(name) not in (None, value):
+            raise UnlimiformerError(
+                f"{self.path} was begun with another {name.replace('_', ' ')}; give the one it was begun with, or "
+                "another output"
+            )
+        if name not in told:
+            write_whole(self._settings, json.dumps({**told, name: value}, indent=1) + "\n")
+
+    def missing(self, documents: Sequence[Document], retry_failed: bool = False) -> list[Document]:
+        """Documents without a row of their own; rows of changed ones, and of failed ones if wanted, are removed."""
+        by_id = {document.id: document for document in documents}
+        stale = {
+            name
+            for name, (digest, failed) in self._rows.items()
+            if name in by_id and (digest != by_id[name].digest or (failed and retry_failed))
+        }
+        if stale:
+            self._remove(stale)
+        return [document for document in documents if document.id not in self._rows]
+
+    def failures(self, documents: Iterable[Document]) -> int:
+        """How many of these have a row that says why they failed."""
+        return sum(self._rows.get(document.id, ("", False))[1] for document in documents)
+
+    def write(self, row: dict[str, Any]) -> None:
+        """A document's only row."""
+        assert row["id"] not in self._rows, "a document is done once"
+        append_row(self._file, row)
+        self._rows[row["id"]] = (row["digest"], "error" in row)
+
+    def _begin(self, settings: dict[str, Any]) -> None:
+        settings = json.loads(json.dumps(settings))
+        if not self._settings.exists():
+            if self.path.exists() and self.path.stat().st_size:
+                raise UnlimiformerError(f"{self.path} exists and was not written by a run; give another output")
+            write_whole(self._settings, json.dumps(settings, indent=1) + "\n")
+        kept = json.loads(self._settings.read_text(encoding="utf-8"))
+        if other := [name for name, value in settings.items() if kept.get(name) != value]:
+            values = ", ".join(f"{name} {kept.get(name)!r}" for name in other)
+            raise UnlimiformerError(f"{self.path} was begun with {values}; give these, or another output")
+        for row in kept_rows(self.path):
+            if not isinstance(row.get("id"), str) or not isinstance(row.get("digest"), str):
+                raise UnlimiformerError(f"{self.path} has a row without id and digest; remove it, and the run goes on")
+            self._rows[row["id"]] = (row["digest"], "error" in row)
+
+    def _remove(self, names: set[str]) -> None:
+        part = self.path.with_name(self.path.name + ".part")
+        with part.open("w", encoding="utf-8") as file:
+            file.writelines(line_of(row) for row in kept_rows(self.path) if row["id"] not in names)
+        self._file.close()
+        part.replace(self.path)
+        self._file = self.path.open("a", encoding="utf-8")
+        for name in names:
+            del self._rows[name]

@@ -1,0 +1,269 @@
+"""One run over many documents: whose turn it is, what a death costs, what is left when it goes on."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import UnlimiformerError
+from .crew import Crew, Died, Done, Processes, Ready
+from .documents import Document
+from .ledger import Ledger
+from .work import Work, failure
+
+_LIVES = 3  # workers that may die at a document before it is given up
+_FALSE_STARTS = 3  # workers that may die in a row before any has its model
+_EACH = 4000  # bytes that a document counts beside its own, in estimates
+_SHARES = 2  # parts that every worker should still get of what waits, before documents are put together
+
+
+@dataclass(frozen=True)
+class Status:
+    """How far a run is. `share` and `left` (seconds) go by the documents' lengths; None: nobody can say yet."""
+
+    documents: int
+    done: int
+    failed: int
+    workers: int
+    share: float
+    left: float | None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a run did now, and what there is. `seconds` are from the first worker's being ready."""
+
+    documents: int
+    done: int
+    failed: int
+    done_before: int
+    seconds: float
+    starting_seconds: float
+    documents_per_hour: float
+    workers: int
+    deaths: int
+
+
+def run(
+    documents: Sequence[Document],
+    output: str | Path,
+    work: Work,
+    workers: int | None = None,
+    retry_failed: bool = False,
+    ray: str | None = None,
+    gpus: float | None = None,
+    threads: int | None = None,
+    say: Callable[[str], None] = lambda line: None,
+    progress: Callable[[Status], None] = lambda status: None,
+) -> Summary:
+    """Does the work on every document that has no row in the output yet. The same call again goes on.
+
+    `workers` are processes on this machine, or with `ray`, the address of a cluster, its actors; None: as many as there
+    is room for. `threads` are those of each.
+    """
+    path = Path(output)
+    with Ledger.open(path, work.identity()) as ledger:
+        missing = ledger.missing(documents, retry_failed)
+        before = len(documents) - len(missing)
+        if before:
+            say(f"{before:,} of {len(documents):,} documents are done")
+        for document in missing:
+            if document.error is not None:
+                ledger.write(failure(document, document.error))
+                say(f"failed: {document.id}: {document.error}")
+        missing = [document for document in missing if document.error is None]
+        if not missing:
+            return Summary(len(documents), len(documents), ledger.failures(documents), before, 0.0, 0.0, 0.0, 0, 0)
+        crew, count = _crew(work, len(missing), workers, ray, gpus, threads, say)
+        try:
+            return _Round(documents, missing, before, ledger, work, crew, count, say, progress).go()
+        finally:
+            crew.close()
+
+
+def default_workers() -> tuple[int, int]:
+    """As many as this machine has GPUs or, without any, cores; and the threads of each."""
+    import torch
+
+    cores = _cores()
+    count = torch.accelerator.device_count() if torch.accelerator.is_available() else cores
+    return max(1, count), max(1, cores // max(1, count))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _crew(
+    work: Work,
+    documents: int,
+    workers: int | None,
+    address: str | None,
+    gpus: float | None,
+    threads: int | None,
+    say: Callable[[str], None],
+) -> tuple[Crew, int]:
+    if workers is not None and workers < 1:
+        raise UnlimiformerError(f"workers is {workers}; expected at least 1")
+    if address is not None:
+        from .on_ray import RayActors
+
+        actors = RayActors(work, address, threads or 1, gpus)
+        wanted = workers or actors.room
+        if wanted > actors.room:
+            say(f"{wanted} workers were asked for; the cluster has room for {actors.room}")
+        return actors, min(documents, wanted)
+    count, each = default_workers()
+    if workers is not None:
+        each = max(1, _cores() // workers)
+    count = min(documents, workers or count)
+    return Processes(work, _devices(work.device), threads or each), count
+
+
+def _devices(device: str | None) -> list[str | None]:
+    """Those that workers take in turn: all of a kind, if no number was given."""
+    import torch
+
+    if device is None and torch.accelerator.is_available():
+        device = torch.accelerator.current_accelerator().type  # type: ignore[union-attr]
+    if device is None or ":" in device or device in ("cpu", "mps", "auto") or not torch.accelerator.is_available():
+        return [device]
+    return [f"{device}:{number}" for number in range(torch.accelerator.device_count())]
+
+
+class _Round:
+    """What is waiting, who is at what, and what came of it."""
+
+    def __init__(
+        self,
+        documents: Sequence[Document],
+        missing: Sequence[Document],
+        before: int,
+        ledger: Ledger,
+        work: Work,
+        crew: Crew,
+        workers: int,
+        say: Callable[[str], None],
+        progress: Callable[[Status], None],
+    ) -> None:
+        self._documents, self._ledger, self._work, self._crew = documents, ledger, work, crew
+        self._say, self._progress, self._workers = say, progress, workers
+        self._before = before
+        self._known = len(documents) - len(missing)
+        self._failed = ledger.failures(documents)
+        self._waiting = deque(sorted(missing, key=lambda document: -document.size))  # else a long one ends up last
+        self._at: dict[int, list[Document]] = {}
+        self._idle: set[int] = set()
+        self._starting: set[int] = set()
+        self._deaths: dict[str, int] = {}
+        self._all_deaths = self._false_starts = 0
+        self._done, self._done_weight = 0, 0
+        self._weight = sum(map(_weight, missing))
+        self._began, self._first_ready = time.perf_counter(), 0.0
+
+    def go(self) -> Summary:
+        """Until nothing is left to do."""
+        for _ in range(self._workers):
+            self._starting.add(self._crew.hire())
+        while self._waiting or self._at:
+            for worker in list(self._idle):
+                if self._waiting:
+                    self._give(worker)
+            for event in self._crew.events(1.0):
+                if isinstance(event, Ready):
+                    self._ready(event)
+                elif isinstance(event, Done):
+                    self._finished(event)
+                else:
+                    self._died(event)
+            self._progress(self._status())
+        return self._summary()
+
+    def _give(self, worker: int) -> None:
+        fair = -(-len(self._waiting) // (_SHARES * self._workers))
+        head = [self._waiting[place] for place in range(min(len(self._waiting), fair, self._work.batch_size))]
+        if self._deaths.get(head[0].id):
+            count = 1  # what may have killed a worker is done alone
+        else:
+            alone = next((n for n, each in enumerate(head) if self._deaths.get(each.id)), len(head))
+            count = self._work.batch(head[:alone], fair)
+        documents = [self._waiting.popleft() for _ in range(count)]
+        self._idle.discard(worker)
+        self._at[worker] = documents
+        self._crew.give(worker, documents)
+
+    def _ready(self, event: Ready) -> None:
+        self._starting.discard(event.worker)
+        self._ledger.settle("model_digest", event.about["model_digest"])
+        self._false_starts = 0
+        self._first_ready = self._first_ready or time.perf_counter()
+        self._idle.add(event.worker)
+
+    def _finished(self, event: Done) -> None:
+        documents = self._at.pop(event.worker)
+        self._idle.add(event.worker)
+        for document, row in zip(documents, event.rows, strict=True):
+            self._note(document, row)
+
+    def _note(self, document: Document, row: dict[str, Any]) -> None:
+        self._ledger.write(row)
+        self._done += 1
+        self._done_weight += _weight(document)
+        if "error" in row:
+            self._failed += 1
+            self._say(f"failed: {document.id}: {row['error']}")
+
+    def _died(self, event: Died) -> None:
+        """What it was at is done again by others; another takes its place, while there is something to do."""
+        self._all_deaths += 1
+        self._idle.discard(event.worker)
+        if event.worker in self._starting:
+            self._starting.discard(event.worker)
+            self._false_starts += 1
+            if self._false_starts >= _FALSE_STARTS:
+                raise UnlimiformerError(
+                    f"{self._false_starts} workers in a row ended while they loaded the model ({event.reason}); is "
+                    "there room for it? Fewer workers need less"
+                )
+        lost = self._at.pop(event.worker, [])
+        self._say(f"a worker ended ({event.reason}); {len(lost)} documents are done again")
+        for document in reversed(lost):
+            self._deaths[document.id] = self._deaths.get(document.id, 0) + 1
+            if self._deaths[document.id] >= _LIVES:
+                reason = f"{_LIVES} workers ended while they were at it, the last with {event.reason}"
+                self._note(document, failure(document, reason))
+            else:
+                self._waiting.appendleft(document)
+        if self._waiting or self._at:
+            self._starting.add(self._crew.hire())
+
+    def _status(self) -> Status:
+        share = self._done_weight / self._weight
+        left = None
+        if self._done_weight:
+            left = (time.perf_counter() - self._first_ready) * (1 - share) / share
+        workers = len(self._idle) + len(self._at)
+        return Status(len(self._documents), self._known + self._done, self._failed, workers, share, left)
+
+    def _summary(self) -> Summary:
+        seconds = time.perf_counter() - self._first_ready
+        return Summary(
+            len(self._documents),
+            self._known + self._done,
+            self._failed,
+            self._before,
+            seconds,
+            self._first_ready - self._began,
+            3600 * self._done / seconds,
+            self._workers,
+            self._all_deaths,
+        )
+
+
+def _weight(document: Document) -> int:
+    return document.size + _EACH
