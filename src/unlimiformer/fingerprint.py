@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from .adapters.base import holds_plain_numbers
+from .adapters.base import holds_plain_numbers, present
 
 _MODELS: WeakKeyDictionary[nn.Module, tuple[tuple, str]] = WeakKeyDictionary()
 _TOKENIZERS: WeakKeyDictionary[Any, tuple[int, str]] = WeakKeyDictionary()
@@ -50,9 +50,13 @@ def _digest_model(config: Any, encoder: nn.Module) -> str:
     digest.update(json.dumps(told, sort_keys=True, default=str).encode())
     for name, parameter in encoder.named_parameters():
         digest.update(f"{name}{tuple(parameter.shape)}{parameter.dtype}".encode())
-        if holds_plain_numbers(parameter):
-            numbers = parameter.detach().cpu().contiguous().reshape(-1)
-            digest.update(numbers.view(torch.uint8).numpy().data)
+        place, _, own = name.rpartition(".")
+        owner = encoder.get_submodule(place)
+        with present(owner):
+            here = getattr(owner, own)
+            if holds_plain_numbers(here):
+                numbers = here.detach().cpu().contiguous().reshape(-1)
+                digest.update(numbers.view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

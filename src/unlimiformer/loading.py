@@ -11,23 +11,29 @@ from typing import Any
 
 from .catalogue import find_model
 from .errors import UnlimiformerError
+from .paths import cache_folder
 
 _ADAPTER = "adapter_config.json"
 
 
 def load(
-    name: str | os.PathLike[str], dtype: Any = None, device: str | None = None, dropout: float | None = None
+    name: str | os.PathLike[str],
+    dtype: Any = None,
+    device: str | None = None,
+    dropout: float | None = None,
+    device_map: Any = None,
 ) -> tuple[Any, Any]:
     """A model and its tokenizer, in evaluation mode; without a `dtype`, in one that is quick.
 
-    `device` is where it will run; it is not moved there. `dropout` replaces all rates that its config has.
+    `device` is where it will run; it is not moved there. `dropout` replaces all rates that its config has. With a
+    `device_map` accelerate spreads the model over several devices, the CPU's memory and the disk ("auto": as it fits).
     """
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
     where = str(find_model(str(name)) or name)
     folder = Path(where)
     if (folder / _ADAPTER).is_file():
-        return _with_adapter(folder, dtype, device, dropout)
+        return _with_adapter(folder, dtype, device, dropout, device_map)
     looks_local = folder.exists() or where.startswith((".", "/", "~"))
     if looks_local and not (folder / "config.json").exists():
         raise UnlimiformerError(f"{where} has no config.json; give a folder saved with save_pretrained, or a hub id")
@@ -36,16 +42,19 @@ def load(
         if dropout is not None:
             _set_dropout(config, dropout)
         kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-        model = kind.from_pretrained(where, config=config, dtype=dtype or _quick_dtype(config, device))
+        spread = {} if device_map is None else {"device_map": device_map, "offload_folder": str(_offload_folder())}
+        model = kind.from_pretrained(where, config=config, dtype=dtype or _quick_dtype(config, device), **spread)
         tokenizer = AutoTokenizer.from_pretrained(where)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, ImportError) as error:
         reason = " ".join(str(error).split())[:300]
         raise UnlimiformerError(f"cannot load {where!r}: {reason}") from error
     return model.eval(), tokenizer
 
 
 def load_on(name: str | os.PathLike[str], device: str | None, dtype: Any = None) -> tuple[Any, Any]:
-    """A model, where it will run, and its tokenizer; None leaves it where it is loaded."""
+    """A model, where it will run, and its tokenizer; None leaves it where it is loaded, "auto" spreads it."""
+    if device == "auto":
+        return load(name, dtype, device_map="auto")
     wanted = None if device is None else usable_device(device)
     model, tokenizer = load(name, dtype, device)
     return model if wanted is None else model.to(wanted), tokenizer
@@ -87,7 +96,14 @@ def _set_dropout(config: Any, rate: float) -> None:
             _set_dropout(inner, rate)
 
 
-def _with_adapter(folder: Path, dtype: Any, device: str | None, dropout: float | None) -> tuple[Any, Any]:
+def _offload_folder() -> Path:
+    """Where weights are that fit no device."""
+    return cache_folder() / "offload"
+
+
+def _with_adapter(
+    folder: Path, dtype: Any, device: str | None, dropout: float | None, device_map: Any
+) -> tuple[Any, Any]:
     """The model that an adapter of peft was trained for, with the adapter's weights added to its own."""
     try:
         import peft
@@ -100,7 +116,7 @@ def _with_adapter(folder: Path, dtype: Any, device: str | None, dropout: float |
     base = json.loads((folder / _ADAPTER).read_text()).get("base_model_name_or_path")
     if not base:
         raise UnlimiformerError(f"{folder} does not say which model it is an adapter of; expected one in {_ADAPTER}")
-    model, tokenizer = load(base, dtype, device, dropout)
+    model, tokenizer = load(base, dtype, device, dropout, device_map)
     merged = peft.PeftModel.from_pretrained(model, str(folder)).merge_and_unload()
     merged.config._name_or_path = str(folder)
     kept = (folder / "tokenizer_config.json").is_file()

@@ -80,12 +80,16 @@ class Unlimiformer:
         config: UnlimiformerConfig | None = None,
         *,
         torch_dtype: Any = None,
+        device_map: Any = None,
         **settings: Any,
     ) -> Unlimiformer:
-        """Loads model and tokenizer from a catalogue name, a folder or a hub id, and wraps the model."""
+        """Loads model and tokenizer from a catalogue name, a folder or a hub id, and wraps the model.
+
+        With a `device_map`, such as "auto", accelerate spreads a model that is too large for one device.
+        """
         from .loading import load
 
-        model, tokenizer = load(name, torch_dtype)
+        model, tokenizer = load(name, torch_dtype, device_map=device_map)
         return cls(model, tokenizer, config, **settings)
 
     def index(

@@ -6,6 +6,7 @@ Shapes: B rows, T target tokens, H heads, G key-value heads, D width of a state,
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -191,6 +192,19 @@ def plain_dtype(module: nn.Module) -> torch.dtype:
 
 
 def plain_device(module: nn.Module) -> torch.device:
-    """Where a module takes its input; offloaded weights are brought to the CPU when they are used."""
+    """Where a module takes its input; where its weights are offloaded, that is where accelerate brings them."""
     device = next(module.parameters()).device
-    return device if device.type != "meta" else torch.device("cpu")
+    if device.type != "meta":
+        return device
+    hooks = (getattr(part, "_hf_hook", None) for part in module.modules())
+    places = (getattr(hook, "execution_device", None) for hook in hooks)
+    return torch.device(next((place for place in places if place is not None), "cpu"))
+
+
+def present(module: nn.Module) -> AbstractContextManager[None]:
+    """A module's own weights, for a while, where they are offloaded."""
+    if not any(parameter.device.type == "meta" for parameter in module.parameters(recurse=False)):
+        return nullcontext()
+    from accelerate.utils import align_module_device
+
+    return align_module_device(module)

@@ -120,7 +120,7 @@ class DecoderOnly:
         layers = getattr(self.backbone, self.layers_name)
         modules = [getattr(layer, self.attention_name) for layer in layers]
         rotary = self.backbone.rotary_emb
-        self.attentions = [self.attention(module, i, rotary, self.device) for i, module in enumerate(modules)]
+        self.attentions = [self.attention(module, i, rotary, plain_device(module)) for i, module in enumerate(modules)]
 
     @property
     def limit(self) -> int:

@@ -30,7 +30,9 @@ StoreOption = Annotated[
     str | None, typer.Option("--store", help="How states are searched: exact (default), cells or faiss.")
 ]
 Recall = Annotated[float, typer.Option(help="Share of the attention that a store other than exact must find.")]
-Device = Annotated[str | None, typer.Option(help="Where the model runs: cpu, cuda, mps.")]
+Device = Annotated[
+    str | None, typer.Option(help="Where the model runs: cpu, cuda, mps; auto: spread over all, and the disk.")
+]
 ComputeDtype = Annotated[str | None, typer.Option(help="Of encoding, if not the model's own: bfloat16.")]
 BatchSize = Annotated[int, typer.Option(help="Windows encoded at once.")]
 TopK = Annotated[int | None, typer.Option(help="Tokens each head attends to (the window), or that are chosen (256).")]

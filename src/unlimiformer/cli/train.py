@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import UnlimiformerError
+from ..machine import is_first_process
 from .console import messages, quiet_libraries
 from .options import AsJson
 
@@ -71,6 +72,8 @@ def command(
     told |= {name: value for name, value in given.items() if value is not None}
     settings = TrainingSettings.of(told, f"recipe {recipe}" if recipe else "the command")
     figures = train(settings, output, say=lambda line: messages.print(line), watch=_watcher())
+    if not is_first_process():
+        return
     if as_json:
         typer.echo(json.dumps({"output": str(output), **figures}, indent=1))
         return

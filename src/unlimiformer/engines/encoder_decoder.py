@@ -85,7 +85,7 @@ class EncoderDecoderEngine:
             generation = {**generation, "decoder_input_ids": ids}
             if self.focus:
                 seen = self._focused(memories, ids)
-        given = self._given([_memory(each) for each in seen])
+        given = self._inputs(self._given([_memory(each) for each in seen]))
         if not provenance:
             made = self.model.generate(**given, **generation)
             sequences = made if isinstance(made, Tensor) else made.sequences
@@ -146,6 +146,12 @@ class EncoderDecoderEngine:
         outputs = self.installation.output(memories)
         mask = torch.ones((len(memories), 1), dtype=torch.long, device=outputs[0].device)
         return {"encoder_outputs": outputs, "attention_mask": mask}
+
+    def _inputs(self, given: dict[str, Any]) -> dict[str, Any]:
+        """For `generate`: of an offloaded model it does not know where to put inputs that are not there."""
+        if self.model.device.type != "meta":
+            return given
+        return {**given, "inputs": torch.full_like(given["encoder_outputs"][0][:, :, 0], -100, dtype=torch.long)}
 
     @contextmanager
     def _heard_by(self, listener: Listener | None) -> Iterator[None]:

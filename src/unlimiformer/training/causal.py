@@ -15,9 +15,10 @@ from ..errors import UnlimiformerError
 from ..model import Unlimiformer
 from ..tasks import Example
 from .features import IGNORED, Limits, padded
+from .trainer import AveragedLoss
 
 
-class CausalTrainer(Trainer):
+class CausalTrainer(AveragedLoss, Trainer):
     """At every step the wrapped model, as it is now, reads each document, chooses what the question wants of it, and
     learns the answer behind that: the computation of the test."""
 

@@ -46,9 +46,16 @@ def train(settings: TrainingSettings, output: Path, say: Say = lambda line: None
     """Trains a model into a folder and returns the last figures.
 
     The folder holds the model, its settings, `metrics.jsonl` and checkpoints. `say` is told in words what goes on;
-    `watch` is a callback of Hugging Face's trainer. A training that is finished is not trained further.
+    `watch` is a callback of Hugging Face's trainer. A training that is finished is not trained further. Started by
+    `torchrun` or `accelerate launch`, processes share each step; the first of them writes and speaks.
     """
-    resumed = _opened(settings, output)
+    args = _arguments(settings, output)
+    first = args.process_index == 0
+    if not first:
+        say, watch = (lambda line: None), None
+    with args.main_process_first():
+        resumed = _opened(settings, output, first)
+    args.distributed_state.wait_for_everyone()  # the folder is as it was, until all have seen it
     if (output / _RESULT).is_file():
         say(f"{output} is finished")
         return json.loads((output / _RESULT).read_text())
@@ -60,23 +67,27 @@ def train(settings: TrainingSettings, output: Path, say: Say = lambda line: None
         if settings.patience is not None:
             callbacks.append(EarlyStoppingCallback(settings.patience))
         strategy = _strategy(settings, wrapped)
-        trainer = _trainer(settings, output, wrapped, strategy, callbacks, say)
+        trainer = _trainer(settings, args, wrapped, strategy, callbacks, say)
         trainer.remove_callback(PrinterCallback)  # the library does not print; `watch` may
-        output.mkdir(parents=True, exist_ok=True)
-        write_whole(output / SETTINGS, settings.to_json())
-        if resumed is not None:
+        if first:
+            output.mkdir(parents=True, exist_ok=True)
+            write_whole(output / SETTINGS, settings.to_json())
+        if resumed is not None and first:
             say(f"going on from {resumed}")
             journal.cut(int(resumed.name.rpartition("-")[2]))
         try:
             trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
         except KeyboardInterrupt:
-            pauses.keep(trainer)
+            if args.world_size == 1:  # several may not stand at the same step: they go back to a checkpoint
+                pauses.keep(trainer)
             raise
         trainer.save_model(str(output))
-        write_whole(output / USAGE, _usage(settings, wrapped, strategy))
+        if first:
+            write_whole(output / USAGE, _usage(settings, wrapped, strategy))
         figures = trainer.evaluate() if settings.validation is not None else {}
         figures = {"steps": trainer.state.global_step, **figures}
-        write_whole(output / _RESULT, json.dumps(figures, indent=1) + "\n")
+        if first:
+            write_whole(output / _RESULT, json.dumps(figures, indent=1) + "\n")
         return figures
     finally:
         wrapped.remove()
@@ -90,8 +101,8 @@ def _usage(settings: TrainingSettings, wrapped: Unlimiformer, strategy: Strategy
     return usage_text({**reads, **strategy.settings()}, asdict(Asking(settings.question, settings.form)))
 
 
-def _opened(settings: TrainingSettings, output: Path) -> Path | None:
-    """The last whole checkpoint in the folder, if it is this training's; what a kill left of others is removed."""
+def _opened(settings: TrainingSettings, output: Path, first: bool) -> Path | None:
+    """The last whole checkpoint in the folder, if it is this training's; the first process removes half ones."""
     kept = output / SETTINGS
     if not kept.is_file():
         if output.exists() and (not output.is_dir() or any(output.iterdir())):
@@ -103,10 +114,9 @@ def _opened(settings: TrainingSettings, output: Path) -> Path | None:
             "give another folder, or remove that one"
         )
     checkpoints = sorted(output.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
-    for path in checkpoints:
-        if not (path / _WRITTEN_LAST).is_file():
-            shutil.rmtree(path)
-    whole = [path for path in checkpoints if path.exists()]
+    whole = [path for path in checkpoints if (path / _WRITTEN_LAST).is_file()]
+    for path in set(checkpoints) - set(whole) if first else ():
+        shutil.rmtree(path)
     return whole[-1] if whole else None
 
 
@@ -141,13 +151,12 @@ def _strategy(settings: TrainingSettings, wrapped: Unlimiformer) -> Strategy:
 
 def _trainer(
     settings: TrainingSettings,
-    output: Path,
+    args: Seq2SeqTrainingArguments,
     wrapped: Unlimiformer,
     strategy: Strategy,
     callbacks: list[Any],
     say: Say,
 ) -> Any:
-    args = _arguments(settings, output)
     taught = examples(settings.data, "train", settings.examples)
     tested = None
     if settings.validation is not None:
@@ -203,6 +212,7 @@ def _arguments(settings: TrainingSettings, output: Path) -> Seq2SeqTrainingArgum
     when = "no" if not validates else "epoch" if settings.validate_every is None else "steps"
     return Seq2SeqTrainingArguments(
         output_dir=str(output),
+        use_cpu=not torch.accelerator.is_available(),  # else processes on CPUs would train one by one
         num_train_epochs=settings.epochs,
         max_steps=settings.steps or -1,
         per_device_train_batch_size=settings.batch_size,

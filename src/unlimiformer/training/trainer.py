@@ -19,7 +19,18 @@ from .features import IGNORED, Collator, Features, Together, padded, unpadded
 from .strategies import Strategy
 
 
-class UnlimiformerTrainer(Seq2SeqTrainer):
+class AveragedLoss:
+    """For a trainer: the loss of a whole training is that of all processes, not of the one that writes it down."""
+
+    def log(self, logs: dict[str, Any], *args: Any, **kwargs: Any) -> None:
+        """Averages it."""
+        if "train_loss" in logs and self.args.world_size > 1:  # type: ignore[attr-defined]
+            loss = torch.tensor(logs["train_loss"], device=self.args.device)  # type: ignore[attr-defined]
+            logs["train_loss"] = float(self.accelerator.reduce(loss, "mean"))  # type: ignore[attr-defined]
+        super().log(logs, *args, **kwargs)  # type: ignore[misc]
+
+
+class UnlimiformerTrainer(AveragedLoss, Seq2SeqTrainer):
     """Trains a wrapped encoder–decoder. Data sets are `Features`; validation generates, with the settings `generation`.
 
     `distractors`: states of so many tokens of earlier documents stand beside each. All other arguments are those of
@@ -96,6 +107,7 @@ class UnlimiformerTrainer(Seq2SeqTrainer):
         since = since if steps == self.state.global_step else 0
         self._batch = (self.state.global_step, since + 1)
         number = self.state.global_step * self.args.gradient_accumulation_steps + since
+        number = number * self.args.world_size + self.args.process_index  # as if one process had them all
         self._installation.policies = [self.strategy.trained(layer, number) for layer in self._layers]
         return super().training_step(*args, **kwargs)
 
