@@ -206,6 +206,39 @@ def train(
     messages.print(table)
 
 
+@app.command("run")
+def run(
+    model: RealModel = "flan-t5-small-answers",
+    text: RealText = NEEDLE_TEXTS,
+    documents: Annotated[int, typer.Option(help="How many; cut from the texts.")] = 24,
+    tokens: Annotated[int, typer.Option(help="Of the longest; the shortest has an eighth.")] = 4096,
+    repeats: Annotated[int, typer.Option(help="Measurements of each method; the best counts.")] = 3,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the rows here.")] = None,
+) -> None:
+    """Documents an hour: a plain loop, and `run` with one worker and with two."""
+    if documents < 1 or tokens < 8 or repeats < 1:
+        raise UnlimiformerError("--documents and --repeats must be at least 1, --tokens at least 8")
+    quiet_libraries()
+    words = fetch(model, *text.split(","))
+    from rich.table import Table
+
+    from ..benchmarks import shelf as benchmark
+
+    with messages.status("Measuring") as status:
+        rows = benchmark.run(model, words, documents, tokens, repeats, say=lambda line: status.update(line))
+    table = Table("method", "documents an hour", "× the loop", "starting", "waiting")
+    for row in rows:
+        waiting = "–" if row.waiting is None else f"{row.waiting:.1%}"
+        table.add_row(
+            row.method, f"{row.documents_per_hour:,.0f}", f"{row.of_loop:.2f}", f"{row.starting_seconds:.1f} s", waiting
+        )
+    messages.print(table)
+    if json_file is not None:
+        about = {"model": model, "documents": documents, "tokens": tokens, "repeats": repeats}
+        write_json(json_file, benchmark.report(rows, **about))
+        messages.print(f"wrote {json_file}")
+
+
 def _real_memory(model: str, text: str, tokens: int) -> tuple[Any, Any]:
     """A wrapped model and a memory of real float32 states."""
     quiet_libraries()
