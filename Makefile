@@ -45,6 +45,8 @@ bench: setup
 	$(BIN)/unlimiformer bench encode --json bench/results/encode.json
 	$(BIN)/unlimiformer bench train --json bench/results/train.json
 	$(BIN)/unlimiformer bench needle --lengths 2000,8000,32000,128000 --speed --json bench/results/needle.json
+	$(BIN)/unlimiformer bench run --json bench/results/run.json
+	$(BIN)/python bench/scale.py
 	$(BIN)/python bench/provenance.py
 	$(BIN)/python bench/serve_load.py
 

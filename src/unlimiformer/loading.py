@@ -60,6 +60,21 @@ def load_on(name: str | os.PathLike[str], device: str | None, dtype: Any = None)
     return model if wanted is None else model.to(wanted), tokenizer
 
 
+def weight_bytes(name: str) -> int | None:
+    """Bytes of a model's files, if they are on this machine."""
+    folder = find_model(name) or Path(name)
+    if not folder.is_dir():
+        from transformers.utils import cached_file
+
+        try:
+            folder = Path(str(cached_file(name, "config.json", local_files_only=True))).parent
+        except OSError:
+            return None
+    own = sum(path.stat().st_size for kind in ("*.safetensors", "*.bin") for path in folder.glob(kind))
+    base = _adapted(folder)
+    return own if base is None else own + (weight_bytes(base) or 0)
+
+
 def usable_device(name: str) -> Any:
     """The device of this name; an error if nothing can be computed there."""
     import torch
@@ -96,6 +111,12 @@ def _set_dropout(config: Any, rate: float) -> None:
             _set_dropout(inner, rate)
 
 
+def _adapted(folder: Path) -> str | None:
+    """The model that an adapter was trained for; None of a model, and of an adapter that does not say."""
+    path = folder / _ADAPTER
+    return json.loads(path.read_text()).get("base_model_name_or_path") if path.is_file() else None
+
+
 def _offload_folder() -> Path:
     """Where weights are that fit no device."""
     return cache_folder() / "offload"
@@ -113,7 +134,7 @@ def _with_adapter(
         ) from None
     from transformers import AutoTokenizer
 
-    base = json.loads((folder / _ADAPTER).read_text()).get("base_model_name_or_path")
+    base = _adapted(folder)
     if not base:
         raise UnlimiformerError(f"{folder} does not say which model it is an adapter of; expected one in {_ADAPTER}")
     model, tokenizer = load(base, dtype, device, dropout, device_map)

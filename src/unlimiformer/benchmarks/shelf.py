@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ import torch
 from ..asking import Asking, Conversation
 from ..journal import kept_rows
 from ..loading import load
+from ..machine import cores
 from ..model import Unlimiformer
 from ..running import Work, find_documents
 from ..running import run as run_all
@@ -61,9 +61,8 @@ def run(
     """Measures all methods."""
     loaded = load(model)
     words = shelf(texts, documents, loaded[1], tokens)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     methods: dict[str, Callable[[Path], tuple[float, float, float | None]]] = {
-        "plain loop": lambda folder: (_loop(model, loaded, words, cores), 0.0, None),
+        "plain loop": lambda folder: (_loop(model, loaded, words, cores()), 0.0, None),
         "1 worker, one by one": lambda folder: _run(folder, model, 1, 1),
         "1 worker": lambda folder: _run(folder, model, 1, 8),
         "2 workers": lambda folder: _run(folder, model, 2, 8),

@@ -48,7 +48,9 @@ def command(
         str | None, typer.Option(help="index: folder or URL of the memories; default: beside the output.")
     ] = None,
     pattern: Annotated[str, typer.Option(help="Which files of a folder are documents.")] = "**/*.txt",
-    workers: Annotated[int | None, typer.Option(help="Each has a model; default: one a GPU, or one a core.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Each has a model; default: one a GPU, or one a core that has room.")
+    ] = None,
     threads: Annotated[int | None, typer.Option(help="Of each worker; default: the cores, shared.")] = None,
     ray: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Workers on a Ray cluster: its address, auto, or local.")

@@ -12,6 +12,7 @@ from typing import Any
 from ..disk import DESCRIPTION, is_memory
 from ..errors import UnlimiformerError
 from ..paths import sha256 as file_digest
+from ..remote import is_url
 
 SHAPES = (
     'a JSON object with "document" (a text), "path" (of a text file) or "memory" (made by --task index), and '
@@ -92,7 +93,7 @@ def _of_file(name: str, path: Path, questions: tuple[str, ...] = ()) -> Document
 
 def _of_memory(name: str, place: str, questions: tuple[str, ...] = ()) -> Document:
     """A memory in a folder; of one that is somewhere else, nothing is known but its place."""
-    if "://" in place:
+    if is_url(place):
         return Document(name, sha256(place.encode()).hexdigest(), 0, place, memory=place, questions=questions)
     folder = Path(place)
     if not is_memory(folder):
@@ -108,39 +109,47 @@ def _of_lines(path: Path) -> Iterator[Document]:
             here, start = start, start + len(line)
             if not line.strip():
                 continue
+            digest, name = sha256(line).hexdigest(), f"line {number}"
             try:
-                yield _of_line(path, number, line, here)
+                told = _object(line)
+                name = _name(told, name)
+                yield _of_object(told, name, path, digest, (here, len(line)))
             except UnlimiformerError as error:
-                digest = sha256(line).hexdigest()
-                yield Document(f"line {number}", digest, len(line), str(path), error=f"line {number}: {error}")
+                yield Document(name, digest, len(line), str(path), error=f"line {number}: {error}")
 
 
-def _of_line(path: Path, number: int, line: bytes, start: int) -> Document:
+def _object(line: bytes) -> dict[str, Any]:
     try:
         told = json.loads(line)
     except ValueError as error:  # UTF-8 as well
         raise UnlimiformerError(f"no JSON ({error}); expected {SHAPES}") from None
     if not isinstance(told, dict):
         raise UnlimiformerError(f"a {type(told).__name__}; expected {SHAPES}")
-    name = told.get("id", f"line {number}")
+    return told
+
+
+def _name(told: dict[str, Any], default: str) -> str:
+    name = told.get("id", default)
     if not isinstance(name, str | int) or isinstance(name, bool) or name == "":
         raise UnlimiformerError(f'the "id" is {name!r}; expected some text or a number')
+    return str(name)
+
+
+def _of_object(told: dict[str, Any], name: str, path: Path, digest: str, line: tuple[int, int]) -> Document:
     if told.get("error"):
         raise UnlimiformerError(f"there is nothing to read, its own run says: {told['error']}")
     questions = _questions(told)
     places = {key: told[key] for key in ("document", "path", "memory") if key in told}
     if len(places) != 1 or not all(isinstance(each, str) for each in places.values()):
         raise UnlimiformerError(f"{'no' if not places else 'no single'} document; expected {SHAPES}")
-    if "memory" in places:
-        place = places["memory"]
-        where = place if "://" in place else str(path.parent / place)
-        return replace(_of_memory(str(name), where, questions))
-    if "path" in places:
-        return _of_file(str(name), path.parent / places["path"], questions)
-    if not places["document"].strip():
+    ((kind, value),) = places.items()
+    if kind == "memory":
+        return _of_memory(name, value if is_url(value) else str(path.parent / value), questions)
+    if kind == "path":
+        return _of_file(name, path.parent / value, questions)
+    if not value.strip():
         raise UnlimiformerError("the document is empty; expected some text")
-    size = len(places["document"].encode())
-    return Document(str(name), sha256(line).hexdigest(), size, str(path), (start, len(line)), questions=questions)
+    return Document(name, digest, len(value.encode()), str(path), line, questions=questions)
 
 
 def _questions(told: dict[str, Any]) -> tuple[str, ...]:

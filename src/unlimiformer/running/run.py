@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -11,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UnlimiformerError
+from ..loading import weight_bytes
+from ..machine import cores, free_memory
 from .crew import Crew, Died, Done, Processes, Ready
 from .documents import Document
 from .ledger import Ledger
@@ -19,6 +20,7 @@ from .work import Work, failure
 _LIVES = 3  # workers that may die at a document before it is given up
 _FALSE_STARTS = 3  # workers that may die in a row before any has its model
 _EACH = 4000  # bytes that a document counts beside its own, in estimates
+_BESIDE_WEIGHTS = 1 << 30  # bytes of a worker, beside twice its model's files
 _SHARES = 2  # parts that every worker should still get of what waits, before documents are put together
 
 
@@ -86,17 +88,16 @@ def run(
             crew.close()
 
 
-def default_workers() -> tuple[int, int]:
-    """As many as this machine has GPUs or, without any, cores; and the threads of each."""
+def default_workers(model: str) -> int:
+    """One for each GPU; without any, one for each core, while there is room in memory for their models."""
     import torch
 
-    cores = _cores()
-    count = torch.accelerator.device_count() if torch.accelerator.is_available() else cores
-    return max(1, count), max(1, cores // max(1, count))
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if torch.accelerator.is_available():
+        return max(1, torch.accelerator.device_count())
+    weights, free = weight_bytes(model), free_memory()
+    if weights is None or free is None:
+        return 1
+    return max(1, min(cores(), free // (2 * weights + _BESIDE_WEIGHTS)))
 
 
 def _crew(
@@ -118,11 +119,8 @@ def _crew(
         if wanted > actors.room:
             say(f"{wanted} workers were asked for; the cluster has room for {actors.room}")
         return actors, min(documents, wanted)
-    count, each = default_workers()
-    if workers is not None:
-        each = max(1, _cores() // workers)
-    count = min(documents, workers or count)
-    return Processes(work, _devices(work.device), threads or each), count
+    count = min(documents, workers or default_workers(work.model))
+    return Processes(work, _devices(work.device), threads or max(1, cores() // count)), count
 
 
 def _devices(device: str | None) -> list[str | None]:

@@ -1,0 +1,72 @@
+"""Models that accelerate spreads over CPU and disk answer as they do in one piece."""
+
+from __future__ import annotations
+
+import accelerate
+import pytest
+import torch
+from conftest import make_book, save
+from tiny import make
+from tiny_decoders import tiny_decoder
+
+from unlimiformer import Memory, Unlimiformer
+from unlimiformer.adapters.base import plain_device
+from unlimiformer.loading import load
+
+ENCODER_DECODERS = {"t5": ["shared", "encoder", "decoder", "lm_head"], "bart": ["model", "lm_head"]}
+DECODERS = {"llama": ["model.embed_tokens", "model.layers", "model.norm", "model.rotary_emb", "lm_head"]}
+
+
+def _folder(tmp_path, family, tokenizer):
+    model = make(family) if family in ENCODER_DECODERS else tiny_decoder(family)
+    return save(tmp_path / "model", model, tokenizer)
+
+
+def _answers(model, tokenizer, memory=None):
+    settings = {"top_k": 9} if model.config.is_encoder_decoder else {}
+    with Unlimiformer(model, tokenizer, **settings) as wrapped:
+        memory = wrapped.index(make_book(900)) if memory is None else memory
+        plain = {"prompt": "w1 w2", "max_new_tokens": 6, "do_sample": False}
+        greedy = wrapped.generate(memory, provenance=True, **plain)
+        beams = wrapped.generate(memory, num_beams=3, **plain)
+        return memory, greedy, beams
+
+
+def _offloaded(how, folder, tmp_path, family, monkeypatch):
+    monkeypatch.setenv("UNLIMIFORMER_CACHE", str(tmp_path / "cache"))
+    if how == "disk":
+        return load(folder, device_map={"": "disk"})[0]
+    if how == "both":
+        names = (ENCODER_DECODERS | DECODERS)[family]
+        return load(folder, device_map={name: ("cpu", "disk")[place % 2] for place, name in enumerate(names)})[0]
+    return accelerate.cpu_offload(load(folder)[0], execution_device=torch.device("cpu"))
+
+
+@pytest.mark.parametrize("how", ["disk", "both", "cpu"])
+@pytest.mark.parametrize("family", [*ENCODER_DECODERS, *DECODERS])
+def test_answers_are_the_same(family, how, tmp_path, tokenizer, monkeypatch):
+    folder = _folder(tmp_path, family, tokenizer)
+    if (family, how) == ("bart", "both"):
+        monkeypatch.setitem(ENCODER_DECODERS, "bart", ["", "model.decoder"])
+    memory, greedy, beams = _answers(load(folder)[0], tokenizer)
+    model = _offloaded(how, folder, tmp_path, family, monkeypatch)
+    assert any(parameter.device.type == "meta" for parameter in model.parameters())
+    assert plain_device(model).type == "cpu"
+    _, same, same_beams = _answers(model, tokenizer)
+    assert torch.equal(same.sequences, greedy.sequences) and torch.equal(same_beams.sequences, beams.sequences)
+    assert same.memory.recipe == memory.recipe  # weights are digested, wherever they are
+    assert same.provenance.passages(1) == greedy.provenance.passages(1)
+    memory.save(tmp_path / "memory")
+    assert torch.equal(_answers(model, tokenizer, Memory.load(tmp_path / "memory"))[1].sequences, greedy.sequences)
+    for parameter in model.parameters():
+        assert parameter.device.type in ("meta", "cpu")
+
+
+def test_other_offloaded_weights_are_another_model(tmp_path, tokenizer, monkeypatch):
+    folder = _folder(tmp_path, "t5", tokenizer)
+    model = make("t5")
+    model.encoder.block[0].layer[0].SelfAttention.q.weight.data += 0.01
+    other = save(tmp_path / "other", model, tokenizer)
+    memory = _answers(_offloaded("disk", folder, tmp_path, "t5", monkeypatch), tokenizer)[0]
+    with pytest.raises(ValueError, match="another model"):
+        _answers(_offloaded("disk", other, tmp_path, "t5", monkeypatch), tokenizer, memory)
