@@ -9,6 +9,11 @@ from pathlib import Path
 
 def peak_memory() -> int:
     """Largest resident size of this process so far, in bytes."""
+    try:  # what `resource` tells is never less than what the process had that started this one
+        told = Path("/proc/self/status").read_text()
+        return int(told.partition("VmHWM:")[2].split()[0]) * 1024
+    except (OSError, IndexError):
+        pass
     try:
         import resource
     except ImportError:  # Windows

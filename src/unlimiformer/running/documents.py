@@ -109,7 +109,7 @@ def _of_lines(path: Path) -> Iterator[Document]:
             here, start = start, start + len(line)
             if not line.strip():
                 continue
-            digest, name = sha256(line).hexdigest(), f"line {number}"
+            digest, name = _digest(line), f"line {number}"
             try:
                 told = _object(line)
                 name = _name(told, name)
@@ -168,9 +168,13 @@ def _line(document: Document) -> dict[str, Any]:
     with open(document.path, "rb") as file:
         file.seek(start)
         line = file.read(length)
-    if sha256(line).hexdigest() != document.digest:
+    if _digest(line) != document.digest:
         raise UnlimiformerError(f"{document.path} has changed since the run began; run the same command again")
     return json.loads(line)
+
+
+def _digest(line: bytes) -> str:
+    return sha256(line.strip()).hexdigest()
 
 
 def _refuse_doubles(documents: Sequence[Document], path: Path) -> None:

@@ -18,7 +18,7 @@ from .ledger import Ledger
 from .work import Work, failure
 
 _LIVES = 3  # workers that may die at a document before it is given up
-_FALSE_STARTS = 3  # workers that may die in a row before any has its model
+_FALSE_STARTS = 3  # workers that may die in a row while they load their model; then those that live go on alone
 _EACH = 4000  # bytes that a document counts beside its own, in estimates
 _BESIDE_WEIGHTS = 1 << 30  # bytes of a worker, beside twice its model's files
 _SHARES = 2  # parts that every worker should still get of what waits, before documents are put together
@@ -223,11 +223,6 @@ class _Round:
         if event.worker in self._starting:
             self._starting.discard(event.worker)
             self._false_starts += 1
-            if self._false_starts >= _FALSE_STARTS:
-                raise UnlimiformerError(
-                    f"{self._false_starts} workers in a row ended while they loaded the model ({event.reason}); is "
-                    "there room for it? Fewer workers need less"
-                )
         lost = self._at.pop(event.worker, [])
         self._say(f"a worker ended ({event.reason}); {len(lost)} documents are done again")
         for document in reversed(lost):
@@ -237,8 +232,14 @@ class _Round:
                 self._note(document, failure(document, reason))
             else:
                 self._waiting.appendleft(document)
-        if self._waiting or self._at:
-            self._starting.add(self._crew.hire())
+        if self._false_starts < _FALSE_STARTS:
+            if self._waiting or self._at:
+                self._starting.add(self._crew.hire())
+        elif not (self._idle or self._at or self._starting):
+            raise UnlimiformerError(
+                f"{self._false_starts} workers in a row ended while they loaded the model ({event.reason}); is there "
+                "room for it? Fewer workers need less"
+            )
 
     def _status(self) -> Status:
         share = self._done_weight / self._weight
