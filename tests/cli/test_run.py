@@ -50,13 +50,13 @@ def test_a_shelf_is_indexed_and_asked(folder, shelf, tmp_path):
     (shelf / "empty.txt").write_text("")
     shared = ("--model", folder, "--workers", "1", "--top-k", "9")
     made = run("run", str(shelf), "-o", str(index), "--task", "index", *shared, code=1)
-    assert "1 failed: their rows say why" in made.stderr.decode()
+    assert "1 failed: their rows say why" in " ".join(made.stderr.decode().split())
     asked = ("--task", "ask", "--question", "w1 w2", "--json", *shared)
     told = json.loads(run("run", str(index), "-o", str(answers), *asked, code=1).stdout)
     assert told["documents"] == 4 and told["failed"] == 1
     rows = {row["id"]: row for row in map(json.loads, answers.read_text().splitlines())}
     assert set(rows) == {"0.txt", "1.txt", "2.txt", "empty.txt"}
-    assert "its own run says: the input is empty" in rows["empty.txt"]["error"]
+    assert "its own run says: the text is empty" in rows["empty.txt"]["error"]
     for number in range(3):
         answer = rows[f"{number}.txt"]["answers"][0]
         assert answer["question"] == "w1 w2" and isinstance(answer["answer"], str)

@@ -149,7 +149,7 @@ def test_a_killed_worker_is_replaced(folder, shelf, expected, tmp_path):
             os.kill(killed[0], signal.SIGKILL)
 
     work = _work(folder, questions=QUESTIONS, batch_size=2)
-    summary = run(find_documents(shelf), out, work, workers=2, say=said.append, progress=kill)
+    summary = run(find_documents(shelf), out, work, workers=1, say=said.append, progress=kill)
     assert killed and summary.deaths == 1 and any("SIGKILL" in line for line in said)
     assert summary.failed == 1 and not multiprocessing.active_children()
     _check(_rows(out), expected)
@@ -198,14 +198,14 @@ def test_ray_does_every_document_once_though_a_worker_is_killed(folder, shelf, e
         return event
 
     def kill(status):
-        if status.done >= 3 and len(pids) == 2 and not killed:
-            killed.append(pids[0])
-            os.kill(pids[0], signal.SIGKILL)
+        if status.done >= 3 + 5 * len(killed) and len(pids) == 2 and len(killed) < 2:  # one, and then the other
+            killed.append(pids[len(killed)])
+            os.kill(killed[-1], signal.SIGKILL)
 
     monkeypatch.setattr(RayActors, "_heard", note)
     work = _work(folder, questions=QUESTIONS, batch_size=1)
     summary = run(find_documents(shelf), out, work, workers=2, ray="local", progress=kill)
-    assert killed and summary.deaths == 1 and summary.workers == 2 and len(set(pids)) == 3
+    assert summary.deaths == 2 and summary.workers == 2 and len(set(pids)) > 2 and set(killed) == set(pids[:2])
     _check(_rows(out), expected)
 
 

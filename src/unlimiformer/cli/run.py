@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -131,7 +132,7 @@ def command(
     fetch(model)
     settled = (workers, retry_failed, ray, gpus, threads)
     try:
-        with _shown(len(documents)) as progress:
+        with _shown(len(documents)) as progress, redirect_stdout(sys.stderr):  # Ray talks
             summary = go(documents, output, work, *settled, lambda line: messages.print(line, style="dim"), progress)
     except KeyboardInterrupt:
         messages.print(f"interrupted; the same command goes on where it stopped ({output})")

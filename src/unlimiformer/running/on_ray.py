@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,7 @@ from .work import Work
 
 LOCAL = "local"
 """The address of a Ray that is started for the run, on this machine."""
+_PATIENCE = 10.0  # seconds
 
 
 class RayActors:
@@ -27,6 +29,7 @@ class RayActors:
         except ImportError:
             raise UnlimiformerError("--ray needs the package `ray`; install unlimiformer[ray]") from None
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # a worker without GPUs sees what there is
+        _check_reachable(address)
         where: dict[str, Any] = {} if address == LOCAL else {"address": address}
         try:
             ray.init(
@@ -37,9 +40,7 @@ class RayActors:
             )
         except (ConnectionError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())[:300]
-            raise UnlimiformerError(
-                f"no Ray at {address!r} ({reason}); expected an address such as 10.0.0.1:6379, `auto`, or `local`"
-            ) from None
+            raise _no_ray(address, reason) from None
         self._ray, self._work, self._threads = ray, work, threads
         self.total = ray.cluster_resources()
         self._gpus = gpus if gpus is not None else min(1.0, self.total.get("GPU", 0.0))
@@ -90,6 +91,23 @@ class RayActors:
         for actor in self._actors.values():
             self._ray.kill(actor)
         self._ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    """Ray itself would try for minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon:
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE).close()
+    except (OSError, ValueError) as error:
+        raise _no_ray(address, str(error)) from None
+
+
+def _no_ray(address: str, reason: str) -> UnlimiformerError:
+    return UnlimiformerError(
+        f"no Ray at {address!r} ({reason}); expected an address such as 10.0.0.1:6379, `auto`, or `local`"
+    )
 
 
 class _Actor:
