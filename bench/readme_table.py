@@ -1,4 +1,4 @@
-"""Puts the rows of kept results into the README's tables: `python bench/readme_table.py`."""
+"""Puts kept results into the tables of the README and of the docs: `python bench/readme_table.py`."""
 
 import json
 import re
@@ -76,6 +76,153 @@ def steps(told: dict) -> str:
     return _table(("method", "a step", "of standard", "of encoding and a decoder step", "beyond the model"), lines)
 
 
+def shelves(told: dict) -> str:
+    """Methods down; documents an hour, and the loop's share, across."""
+    lines = [
+        (
+            row["method"],
+            f"{row['documents_per_hour']:,.0f}",
+            f"{row['of_loop']:.2f} ×",
+            "–" if row["waiting"] is None else f"{row['waiting']:.2%}",
+        )
+        for row in told["rows"]
+    ]
+    return _table(("", "documents an hour", "of the loop", "time that the worker waited"), lines)
+
+
+def measured(told: dict) -> str:
+    """Lengths and stores down; what reading and answering took across."""
+    lines = []
+    for row in told["rows"]:
+        looks = re.search(r"looks at ([\d.]+)%.*mass recall ([\d.]+)", row["search"])
+        found = "all" if looks is None else f"{looks[1]} %, for {looks[2]} of the attention"
+        lines.append(
+            (
+                f"{row['tokens']:,}",
+                row["store"],
+                f"{row['index_seconds']:,.0f} s" + ("" if row["windows_encoded"] else " (search alone)"),
+                _size(row["disk_bytes"]),
+                _size(row["index_peak_bytes"]),
+                f"{row['answer_seconds']:.1f} s",
+                _size(row["answer_peak_bytes"]),
+                found,
+            )
+        )
+    names = ("tokens", "store", "reading", "on disk", "RAM, reading", "an answer", "RAM, answering", "looks at")
+    return _table(names, lines)
+
+
+class Rates:
+    """What the measured rows come to, for one core."""
+
+    def __init__(self, told: dict) -> None:
+        exact = [row for row in told["rows"] if row["store"] == "exact"]
+        small, large = self.small, self.large = exact[0], exact[-1]
+        self.tokens_per_second = large["tokens"] / large["index_seconds"]
+        more = large["tokens"] - small["tokens"]
+        self.bytes_per_token = (large["disk_bytes"] - small["disk_bytes"]) / more
+        self.answer = small["answer_seconds"]
+        self.answer_per_token = max(0.0, large["answer_seconds"] - small["answer_seconds"]) / more
+        self.ram = large["index_peak_bytes"]
+        self.runner = told["runner"]
+
+
+def rates(told: dict) -> str:
+    """The rates that are reckoned with, and where they come from."""
+    found = Rates(told)
+    small, large, runner = found.small, found.large, found.runner
+    between = f"({large['tokens']:,} − {small['tokens']:,})"
+    runs = f"{runner['documents']:,} documents in {runner['seconds']:.1f} s; in {runner['again_seconds']:.1f} s when"
+    lines = [
+        (
+            "reading",
+            f"{found.tokens_per_second:,.0f} tokens a second",
+            f"{large['tokens']:,} tokens / {large['index_seconds']:,.0f} s",
+        ),
+        (
+            "disk",
+            f"{found.bytes_per_token:,.0f} bytes a token",
+            f"({large['disk_bytes']:,} − {small['disk_bytes']:,}) bytes / {between}",
+        ),
+        (
+            "an answer, exact",
+            f"{found.answer:.1f} s and {found.answer_per_token * 1e6:.2f} µs a token",
+            f"({large['answer_seconds']:.1f} − {small['answer_seconds']:.1f}) s / {between}",
+        ),
+        (
+            "the runner",
+            f"{runner['documents'] / runner['seconds']:,.0f} documents a second",
+            f"{runs} all are done; {_size(runner['peak_bytes'])} of RAM",
+        ),
+    ]
+    return _table(("rate, one core", "", "measured"), lines)
+
+
+def one_document(told: dict) -> str:
+    """What one document of so many tokens takes."""
+    rates = Rates(told)
+    lines = []
+    for tokens in (10_000, 1_000_000, 100_000_000):
+        hours = tokens / rates.tokens_per_second / 3600
+        answer = rates.answer + tokens * rates.answer_per_token
+        disk = tokens * rates.bytes_per_token
+        lines.append((f"{tokens:,}", _hours(hours), _size(disk), _size(rates.ram), f"{answer:,.1f} s", _money(hours)))
+    return _table(("tokens", "reading, one core", "disk", "RAM, reading", "an answer, exact", "cost of reading"), lines)
+
+
+def many_documents(told: dict, tokens: int = 10_000) -> str:
+    """What so many documents of ten thousand tokens take."""
+    rates = Rates(told)
+    lines = []
+    for documents in (1, 1_000, 1_000_000):
+        hours = documents * tokens / rates.tokens_per_second / 3600
+        asking = documents * rates.answer / 3600
+        disk = documents * tokens * rates.bytes_per_token
+        itself = rates.runner["seconds"] * documents / rates.runner["documents"]
+        lines.append(
+            (
+                f"{documents:,}",
+                _hours(hours),
+                _hours(hours / 100),
+                _hours(asking),
+                _size(disk),
+                f"{itself:,.2f} s",
+                _money(hours),
+            )
+        )
+    names = (
+        "documents",
+        "reading, one core",
+        "100 cores",
+        "a question to each, one core",
+        "disk",
+        "the runner",
+        "cost",
+    )
+    return _table(names, lines)
+
+
+def _hours(hours: float) -> str:
+    if hours < 1 / 60:
+        return f"{hours * 3600:,.1f} s"
+    return f"{hours * 60:,.0f} min" if hours < 2 else f"{hours:,.0f} h"
+
+
+def _size(count: float) -> str:
+    for unit in ("KB", "MB", "GB"):
+        count /= 1000
+        if count < 1000:
+            return f"{count:,.1f} {unit}"
+    return f"{count / 1000:,.1f} TB"
+
+
+PRICE = 0.05  # dollars for an hour of a core
+
+
+def _money(hours: float) -> str:
+    return f"${hours * PRICE:,.2f}" if hours * PRICE >= 0.01 else "< $0.01"
+
+
 TABLES = {
     "decode": decoding,
     "needle": needles,
@@ -84,13 +231,24 @@ TABLES = {
     "qmsum_table": scores,
     "key_value_recall": recall,
     "train": steps,
+    "run": shelves,
+    "scale": measured,
+    "scale#rates": rates,
+    "scale#one": one_document,
+    "scale#many": many_documents,
 }
+DOCUMENTS = ("README.md", "docs/scale.md")
 
 
 def tables() -> dict[str, str]:
-    """Every table by the file that it is made of; without those whose results are not kept yet."""
-    found = {f"bench/results/{name}.json": make for name, make in TABLES.items()}
-    return {path: make(json.loads((ROOT / path).read_text())) for path, make in found.items() if (ROOT / path).exists()}
+    """Every table by the file that it is made of (and, behind #, what of it is told)."""
+    made = {}
+    for name, make in TABLES.items():
+        file, sign, part = name.partition("#")
+        made[f"bench/results/{file}.json{sign}{part}"] = make(
+            json.loads((ROOT / f"bench/results/{file}.json").read_text())
+        )
+    return made
 
 
 def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
@@ -115,13 +273,14 @@ def _milliseconds(row: dict | None) -> str:
 
 
 def main() -> None:
-    """Rewrites the README."""
-    readme = ROOT / "README.md"
-    text = readme.read_text()
-    for source, table in tables().items():
-        block = re.compile(rf"(<!-- table: {source} -->\n)(\|.*\n)*")
-        text = block.sub(lambda found, table=table: found[1] + table, text)
-    readme.write_text(text)
+    """Rewrites the documents."""
+    for name in DOCUMENTS:
+        path = ROOT / name
+        text = path.read_text()
+        for source, table in tables().items():
+            block = re.compile(rf"(<!-- table: {re.escape(source)} -->\n)(\|.*\n)*")
+            text = block.sub(lambda found, table=table: found[1] + table, text)
+        path.write_text(text)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What `docs/scale.md` reckons with, measured: `python bench/scale.py`. Plays are indexed up to a million tokens, and asked.
+"""What `docs/scale.md` reckons with, measured: `python bench/scale.py`. Plays are indexed and asked.
 
 Every step is a process of its own, as a user runs it, on one core, so that times can be shared out among cores.
 """
@@ -9,10 +9,14 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from unlimiformer.catalogue import TEXTS, get_text
 from unlimiformer.loading import load
+from unlimiformer.machine import peak_memory
+from unlimiformer.running import find_documents, scheduling
+from unlimiformer.running.crew import Done, Ready
 from unlimiformer.tokenizing import first_tokens
 
 RESULTS = Path(__file__).parent / "results" / "scale.json"
@@ -53,13 +57,59 @@ def measure(text: Path, memory: Path, model: str) -> list[dict]:
     return rows
 
 
+class Nobody:
+    """Workers that have done everything at once: what is left is what the runner itself takes."""
+
+    def __init__(self) -> None:
+        self._news: list = []
+
+    def hire(self) -> int:
+        """One is enough."""
+        self._news.append(Ready(0, {"model_digest": "none"}))
+        return 0
+
+    def give(self, worker: int, documents: list) -> None:
+        """Done."""
+        row = {"answers": [{"question": "Who?", "answer": "Nobody"}]}
+        self._news.append(Done(worker, [{"id": d.id, "digest": d.digest, **row} for d in documents]))
+
+    def events(self, seconds: float) -> list:
+        """At once."""
+        news, self._news = self._news, []
+        return news
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+def runner(documents: int) -> None:
+    """Runs that many documents with nobody, and again with all of them done; prints what it took."""
+    scheduling._crew = lambda *_: (Nobody(), 1)  # type: ignore[assignment]
+    with tempfile.TemporaryDirectory() as scratch:
+        source, out = Path(scratch) / "in.jsonl", Path(scratch) / "out.jsonl"
+        with source.open("w") as file:
+            file.writelines(f'{{"id": {n}, "document": "text number {n}"}}\n' for n in range(documents))
+        work, times = scheduling.Work("ask", "none", questions=("Who?",)), []
+        for _ in range(2):
+            started = time.perf_counter()
+            scheduling.run(find_documents(source), out, work)
+            times.append(time.perf_counter() - started)
+        told = {"documents": documents, "seconds": times[0], "again_seconds": times[1], "peak_bytes": peak_memory()}
+        print(json.dumps({**told, "output_bytes": out.stat().st_size}))
+
+
 def main() -> None:
     """Measures and keeps."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runner", type=int, help="only the runner, with so many documents")
     parser.add_argument("--model", default="flan-t5-small-answers")
     parser.add_argument("--lengths", default="10000,100000,1000000")
     parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args()
+    if given.runner is not None:
+        return runner(given.runner)
+    alone = [sys.executable, __file__, "--runner", "1000000"]
+    without = json.loads(subprocess.run(alone, capture_output=True, text=True, check=True).stdout)
     words = "\n\n".join(get_text(name).read_text(encoding="utf-8") for name in TEXTS)
     _, tokenizer = load(given.model)
     rows = []
@@ -68,7 +118,7 @@ def main() -> None:
             text = Path(scratch) / f"{tokens}.txt"
             text.write_text(first_tokens(words, tokenizer, tokens), encoding="utf-8")
             rows += measure(text, Path(scratch) / f"{tokens}.memory", given.model)
-            told = {"model": given.model, "cores": 1, "answer_tokens": ANSWER, "rows": rows}
+            told = {"model": given.model, "cores": 1, "answer_tokens": ANSWER, "rows": rows, "runner": without}
             given.results.write_text(json.dumps(told, indent=1) + "\n")
 
 

@@ -25,12 +25,22 @@ SHELL = [
     if line.strip()
 ]
 MEMORY = "poem.memory"
-MADE = (MEMORY, "questions.jsonl", "trained", "runs/unlimited", "runs/truncated")  # by commands, for later ones
+MADE = (
+    MEMORY,
+    "questions.jsonl",
+    "trained",
+    "runs/unlimited",
+    "runs/truncated",
+    "shelf",
+    "index.jsonl",
+)  # by commands, for later ones
 NOT_HERE = ("git clone", "unlimiformer serve")  # a clone has been made when this runs; the other has a test of its own
 SMALLER = (  # what a command is made of when it is tested
     (r"(bench decode.*)--lengths \S+", r"\1--lengths 64,128 --new-tokens 1 --repeats 1"),
     (r"(bench needle.*)--lengths \S+ --depths \S+", r"\1--lengths 1500 --depths 1"),
     (r"--speed ", ""),
+    (r"unlimiformer run (\S+)", r"unlimiformer run \1 --workers 1"),
+    (r"bench run", "bench run --documents 2 --tokens 200 --repeats 1"),
     (r"bench train", "bench train --tokens 1500 --target 8 --repeats 1 --methods retrieval"),
     (r"bench encode", "bench encode --tokens 1500 --repeats 1"),
     (r"bench (decode|search)", r"bench \1 --tokens 1500"),
@@ -46,11 +56,10 @@ SMALLER = (  # what a command is made of when it is tested
 
 def _small(command: str, folder: Path) -> str:
     """The same command on small lengths, writing to a scratch folder; each runs alone: what it reads is made first."""
-    made = [line for name in MADE if f" {name}" in command for line in SHELL if _makes(line, name) and line != command]
-    steps = [*dict.fromkeys(made), command]
+    steps = [*dict.fromkeys(_before(command)), command]
     for pattern, smaller in SMALLER:
         steps = [re.sub(pattern, smaller, step) for step in steps]
-    for name in (*MADE, "docs/figures"):
+    for name in (*MADE, "answers.jsonl", "summaries.jsonl", "docs/figures"):
         steps = [re.sub(rf"(?<= ){re.escape(name)}\b", str(folder / name), step) for step in steps]
     steps = [
         re.sub(r"--(json|picture|provenance) (\S+)", lambda m: f"--{m[1]} {folder / Path(m[2]).name}", step)
@@ -59,8 +68,15 @@ def _small(command: str, folder: Path) -> str:
     return " && ".join(steps)
 
 
+def _before(command: str) -> list[str]:
+    """Commands that make what a command reads, and what they read."""
+    read = [name for name in MADE if f" {name}" in command and not _makes(command, name)]
+    made = [line for name in read for line in SHELL if _makes(line, name)]
+    return [step for line in made for step in (*_before(line), line)]
+
+
 def _makes(command: str, name: str) -> bool:
-    return bool(re.search(rf"(-o|>) {re.escape(name)}\b", command))
+    return bool(re.search(rf"(-o|>|mkdir -p) {re.escape(name)}\b", command))
 
 
 @pytest.mark.parametrize("command", [line for line in SHELL if not line.startswith(NOT_HERE)])
@@ -126,8 +142,9 @@ def test_the_tables_are_those_of_the_kept_results():
     spec = importlib.util.spec_from_file_location("readme_table", ROOT / "bench" / "readme_table.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    told = "".join((ROOT / name).read_text() for name in module.DOCUMENTS)
     for source, table in module.tables().items():
-        assert f"<!-- table: {source} -->\n{table}\n" in README
+        assert f"<!-- table: {source} -->\n{table}\n" in told
 
 
 def test_the_tree_names_every_room():
