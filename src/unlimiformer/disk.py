@@ -45,6 +45,15 @@ def is_memory(folder: str | os.PathLike[str]) -> bool:
     return (Path(folder) / DESCRIPTION).is_file()
 
 
+def describes_memory(path: Path) -> bool:
+    """Whether a file is a memory's description, and not one that only has its name."""
+    try:
+        told = json.loads(path.read_bytes())
+        return isinstance(told, dict) and {"format", "about", "arrays"} <= told.keys()
+    except (OSError, ValueError):
+        return False
+
+
 def read(folder: Path, verify: bool = True) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """What a finished folder says about itself, and its arrays, mapped read-only."""
     description = _read_description(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
@@ -23,7 +24,7 @@ def kept_rows(path: Path) -> Iterator[dict[str, Any]]:
                 row = None
             if not isinstance(row, dict):
                 raise UnlimiformerError(
-                    f"{path}, line {number} is no answer; mend or remove that line, and the run goes on"
+                    f"{path}, line {number} is no row; mend or remove that line, and the run goes on"
                 )
             yield row
 
@@ -40,9 +41,8 @@ def line_of(row: dict[str, Any]) -> str:
 
 
 def _forget_half_a_line(path: Path) -> None:
-    with path.open("r+b") as file:
-        end = file.seek(0, 2)
-        place = end
+    with path.open("rb") as file:
+        end = place = file.seek(0, 2)
         while place > 0:  # from the end, a block at a time, to the last line's end
             start = max(0, place - (1 << 16))
             file.seek(start)
@@ -51,5 +51,5 @@ def _forget_half_a_line(path: Path) -> None:
                 place = start + found + 1
                 break
             place = start
-        if place < end:
-            file.truncate(place)
+    if place < end:
+        os.truncate(path, place)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
+import tempfile
 import warnings
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +45,11 @@ def load(
         if dropout is not None:
             _set_dropout(config, dropout)
         kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-        spread = {} if device_map is None else {"device_map": device_map, "offload_folder": str(_offload_folder())}
+        offload = None if device_map is None else _offload_folder()
+        spread = {} if offload is None else {"device_map": device_map, "offload_folder": str(offload)}
         model = kind.from_pretrained(where, config=config, dtype=dtype or _quick_dtype(config, device), **spread)
+        if offload is not None:
+            weakref.finalize(model, shutil.rmtree, offload, ignore_errors=True)
         tokenizer = AutoTokenizer.from_pretrained(where)
     except (OSError, ValueError, ImportError) as error:
         reason = " ".join(str(error).split())[:300]
@@ -118,8 +124,10 @@ def _adapted(folder: Path) -> str | None:
 
 
 def _offload_folder() -> Path:
-    """Where weights are that fit no device."""
-    return cache_folder() / "offload"
+    """Where one model's weights are that fit no device."""
+    parent = cache_folder() / "offload"
+    parent.mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(dir=parent))
 
 
 def _with_adapter(

@@ -7,7 +7,7 @@ from hashlib import sha256 as new_sha256
 from pathlib import Path
 from typing import Any
 
-from .disk import DESCRIPTION
+from .disk import DESCRIPTION, read
 from .errors import UnlimiformerError
 from .paths import cache_folder
 
@@ -22,6 +22,12 @@ def joined(place: str, name: str) -> str:
     return f"{place.rstrip('/')}/{name}" if is_url(place) else str(Path(place) / name)
 
 
+def check(place: str) -> None:
+    """Raises if this is a URL that nobody here can open."""
+    if is_url(place):
+        _system(place)
+
+
 def folder_size(folder: Path) -> int:
     """Bytes of all files in it."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
@@ -32,12 +38,13 @@ def publish(folder: Path, url: str) -> None:
     system, root = _system(url)
     try:
         system.makedirs(root, exist_ok=True)
-        names = sorted(path.name for path in folder.iterdir() if path.is_file() and path.name != ".lock")
-        old = {path.rpartition("/")[2] for path in system.ls(root, detail=False)}
-        for name in [name for name in names if name != DESCRIPTION and name not in old] + [DESCRIPTION]:
+        names = [path.name for path in sorted(folder.glob("*.bin"))]
+        for name in (*names, DESCRIPTION):
             system.put_file(str(folder / name), f"{root}/{name}")
-        for name in old - set(names):
-            system.rm_file(f"{root}/{name}")
+        system.invalidate_cache(root)
+        for path in system.ls(root, detail=False):
+            if path.endswith(".bin") and path.rpartition("/")[2] not in names:
+                system.rm_file(path)
     except OSError as error:
         raise UnlimiformerError(f"cannot write {url}: {error.strerror or error}") from None
 
@@ -72,6 +79,10 @@ def _copy(system: Any, root: str, url: str, folder: Path, description: bytes) ->
     except OSError as error:
         raise UnlimiformerError(f"cannot copy {url}: {error.strerror or error}") from None
     (part / DESCRIPTION).write_bytes(description)
+    try:
+        read(part)
+    except UnlimiformerError as error:
+        raise UnlimiformerError(f"the copy of {url} is damaged ({error}); try again, or index the text again") from None
     shutil.rmtree(folder, ignore_errors=True)
     part.rename(folder)
 

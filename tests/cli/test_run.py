@@ -45,9 +45,16 @@ def test_what_is_wrong_is_said_before_any_work(folder, shelf, tmp_path, options,
     assert reason in done.stderr.decode()
 
 
+def test_the_input_is_not_the_output(folder, tmp_path):
+    path = tmp_path / "in.jsonl"
+    path.write_text('{"document": "w1"}\n')
+    done = run("run", str(path), "-o", str(path), "--task", "summarize", "--model", folder, code=2)
+    assert "--output is the input" in done.stderr.decode() and path.read_text() == '{"document": "w1"}\n'
+
+
 def test_a_shelf_is_indexed_and_asked(folder, shelf, tmp_path):
     index, answers = tmp_path / "index.jsonl", tmp_path / "answers.jsonl"
-    (shelf / "empty.txt").write_text("")
+    (shelf / "empty[b].txt").write_text("")
     shared = ("--model", folder, "--workers", "1", "--top-k", "9")
     made = run("run", str(shelf), "-o", str(index), "--task", "index", *shared, code=1)
     assert "1 failed: their rows say why" in " ".join(made.stderr.decode().split())
@@ -55,8 +62,8 @@ def test_a_shelf_is_indexed_and_asked(folder, shelf, tmp_path):
     told = json.loads(run("run", str(index), "-o", str(answers), *asked, code=1).stdout)
     assert told["documents"] == 4 and told["failed"] == 1
     rows = {row["id"]: row for row in map(json.loads, answers.read_text().splitlines())}
-    assert set(rows) == {"0.txt", "1.txt", "2.txt", "empty.txt"}
-    assert "its own run says: the text is empty" in rows["empty.txt"]["error"]
+    assert set(rows) == {"0.txt", "1.txt", "2.txt", "empty[b].txt"}
+    assert "its own run says: the text is empty" in rows["empty[b].txt"]["error"]
     for number in range(3):
         answer = rows[f"{number}.txt"]["answers"][0]
         assert answer["question"] == "w1 w2" and isinstance(answer["answer"], str)

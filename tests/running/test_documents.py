@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -38,6 +39,41 @@ def test_files_of_a_folder_by_their_pattern(tmp_path):
     assert [document.id for document in find_documents(tmp_path, "*.md")] == ["c.md"]
 
 
+def _memory(folder):
+    folder.mkdir(parents=True)
+    (folder / "memory.json").write_text('{"format": 2, "about": {}, "arrays": {}}')
+    (folder / "text.txt").write_text("not a document")
+
+
+def test_texts_go_before_memories_and_a_name_alone_is_no_memory(tmp_path):
+    _memory(tmp_path / "index.memories" / "a")
+    assert [document.id for document in find_documents(tmp_path)] == ["index.memories/a"]
+    (tmp_path / "a.txt").write_text("a text")
+    (tmp_path / "memory.json").write_text("{}")
+    assert [document.id for document in find_documents(tmp_path)] == ["a.txt"]
+
+
+def test_names_that_are_no_text_and_links_to_nothing(tmp_path):
+    os.mkdir(tmp_path / "in")
+    with open(os.fsencode(tmp_path / "in") + b"/\xff.txt", "w") as file:
+        file.write("readable")
+    (tmp_path / "in" / "gone.txt").symlink_to(tmp_path / "nowhere")
+    found = {document.id: document for document in find_documents(tmp_path / "in")}
+    assert "cannot read" in found["gone.txt"].error and found["�.txt"].with_text().carried == "readable"
+
+
+def test_other_questions_are_another_document(tmp_path):
+    (tmp_path / "a.txt").write_text("a text")
+    _memory(tmp_path / "b")
+    places = ({"path": "a.txt"}, {"memory": "b"}, {"memory": "s3://bucket/b"})
+    for place in places:
+        digests = {
+            find_documents(_lines(tmp_path / "in.jsonl", {**place, "id": 1, "question": asked}))[0].digest
+            for asked in ("who?", "who?", "when?")
+        }
+        assert len(digests) == 2
+
+
 def test_what_changed_has_another_digest(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("one")
@@ -69,12 +105,18 @@ def test_a_line_that_changed_meanwhile_is_not_mistaken(tmp_path):
         ({"path": "nowhere.txt"}, "cannot read"),
         ({"memory": "nowhere"}, "is not a memory"),
         ({"id": "x", "error": "too bad"}, "its own run says: too bad"),
+        ({"document": "a", "id": 1.5}, "expected some text or a whole number"),
+        ('{"id": "x", "document": "half \\ud83d"}', '"document" has half a character'),
+        ('{"id": "x", "document": "a", "questions": ["half \\ud83d"]}', '"questions" has half a character'),
+        ('{"id": "half \\ud83d", "document": "a"}', "half a character"),
+        ("[" * 100_000, "no JSON"),
     ],
 )
 def test_a_bad_line_is_a_document_that_fails(tmp_path, row, reason):
     found = find_documents(_lines(tmp_path / "in.jsonl", {"document": "good"}, row))
     assert found[0].error is None and reason in (found[1].error or "")
-    assert found[1].id == ("x" if isinstance(row, dict) and row.get("id") else "line 2")
+    named = (isinstance(row, dict) and isinstance(row.get("id"), str)) or '"id": "x"' in str(row)
+    assert found[1].id == ("x" if named else "line 2")
 
 
 @pytest.mark.parametrize(

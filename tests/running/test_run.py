@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import time
 
 import pytest
+import torch
 
 from unlimiformer.errors import UnlimiformerError
 from unlimiformer.running import Work, find_documents, scheduling
@@ -51,8 +53,33 @@ class Chance:
         wrong = {"error": "broken"} if document.id in self.broken else {"answers": []}
         return {"id": document.id, "digest": document.digest, **wrong}
 
+    def dismiss(self, worker):
+        raise AssertionError("nobody is late")
+
     def close(self):
         self.closed = True
+
+
+class Slow(Chance):
+    """Some documents are never done."""
+
+    def __init__(self, slow):
+        super().__init__(0)
+        self.slow, self.gone = set(slow), []
+
+    def events(self, seconds):
+        if self.gone:
+            return [Died(self.gone.pop(), "dismissed")]
+        stuck = {worker: self.at.pop(worker) for worker in list(self.at) if self.slow & {d.id for d in self.at[worker]}}
+        try:
+            return super().events(seconds)
+        finally:
+            self.at |= stuck
+            time.sleep(0.001)
+
+    def dismiss(self, worker):
+        del self.at[worker]
+        self.gone.append(worker)
 
 
 @pytest.fixture
@@ -153,7 +180,43 @@ def test_changed_documents_are_done_again_and_bad_ones_need_nobody(monkeypatch, 
     assert crew.given == [["5"]] and summary.failed == 1
     rows = _rows(out)
     assert len({row["id"] for row in rows}) == len(rows) == 61  # the row of what stood in the bad line is kept
+    said = []
+    shelf.write_text("\n".join([*lines[:6], json.dumps({"id": 6, "document": "mended"}), *lines[7:]]))
+    assert _go(monkeypatch, Chance(1), find_documents(shelf), out, say=said.append).failed == 0
+    assert "line 7" not in {row["id"] for row in _rows(out)} and not any("other documents" in line for line in said)
     assert "no JSON" in rows[-2]["error"] and rows[-2]["id"] == "line 7"
+
+
+def test_a_document_that_takes_too_long_fails(monkeypatch, shelf, tmp_path):
+    out, crew = tmp_path / "out.jsonl", Slow(["12", "13"])
+    assert _go(monkeypatch, crew, find_documents(shelf), out, timeout=0.05).failed == 2
+    rows = {row["id"]: row for row in _rows(out)}
+    assert len(rows) == 60 and all("more than 0.05 s" in rows[name]["error"] for name in ("12", "13"))
+    with pytest.raises(UnlimiformerError, match="timeout is 0"):
+        _go(monkeypatch, crew, find_documents(shelf), out, timeout=0)
+
+
+@pytest.mark.parametrize(
+    ("device", "devices", "free", "workers"),
+    [
+        (None, 4, 64e9, 4),
+        ("cuda", 4, 64e9, 4),
+        ("cuda:1", 4, 64e9, 1),
+        ("auto", 4, 64e9, 1),
+        ("cpu", 4, 64e9, 6),
+        (None, 0, 64e9, 6),
+        (None, 0, 7e9, 2),
+        (None, 0, 1e6, 1),
+        (None, 0, None, 1),
+    ],
+)
+def test_as_many_workers_as_there_is_room_for(monkeypatch, device, devices, free, workers):
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: devices > 0)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: devices)
+    monkeypatch.setattr(scheduling, "cores", lambda: 6)
+    monkeypatch.setattr(scheduling, "free_memory", lambda: free)
+    monkeypatch.setattr(scheduling, "weight_bytes", lambda model: 1_000_000_000)
+    assert scheduling.default_workers("model", device) == workers
 
 
 def test_workers_that_cannot_start_end_the_run(monkeypatch, shelf, tmp_path):
@@ -174,12 +237,15 @@ def test_another_run_is_not_gone_on_with(monkeypatch, shelf, tmp_path):
     out = tmp_path / "out.jsonl"
     with Ledger.open(out, WORK.identity()) as ledger:
         ledger.settle("model_digest", "d")
+        ledger.write({"id": "0", "digest": "x"})
         with pytest.raises(UnlimiformerError, match="another run is writing"), Ledger.open(out, WORK.identity()):
             pass
     with Ledger.open(out, WORK.identity()) as ledger, pytest.raises(UnlimiformerError, match="another model digest"):
         ledger.settle("model_digest", "e")
     other = Work("ask", "none", questions=("when?",))
-    with pytest.raises(UnlimiformerError, match=r"begun with questions \['who\?'\]; give these"):
+    out.write_text("")  # with no rows another run may have the file
+    _go(monkeypatch, Chance(1), find_documents(shelf), out)
+    with pytest.raises(UnlimiformerError, match="begun with questions"):
         run(find_documents(shelf), out, other)
     (tmp_path / "mine.jsonl").write_text("something\n")
     with pytest.raises(UnlimiformerError, match="was not written by a run"):
@@ -190,5 +256,5 @@ def test_a_row_that_is_none_is_named(monkeypatch, shelf, tmp_path):
     out = tmp_path / "out.jsonl"
     _go(monkeypatch, Chance(1), find_documents(shelf), out)
     out.write_text("nothing\n" + out.read_text())
-    with pytest.raises(UnlimiformerError, match=r"out\.jsonl, line 1 is no answer"):
+    with pytest.raises(UnlimiformerError, match=r"out\.jsonl, line 1 is no row"):
         _go(monkeypatch, None, find_documents(shelf), out)

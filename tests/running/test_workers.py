@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,9 +13,10 @@ import time
 
 import pytest
 from conftest import make_book, make_tokenizer, save
+from fsspec.implementations.memory import MemoryFileSystem
 from tiny import make
 
-from unlimiformer import Memory, Unlimiformer
+from unlimiformer import Memory, Unlimiformer, remote
 from unlimiformer.asking import Asking, Conversation
 from unlimiformer.errors import UnlimiformerError
 from unlimiformer.loading import load
@@ -127,6 +129,40 @@ def test_memories_are_made_and_asked(folder, shelf, tmp_path, monkeypatch, remot
     again.close()
 
 
+def test_half_a_copy_is_no_memory_and_is_mended(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("UNLIMIFORMER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(MemoryFileSystem, "makedirs", lambda *_, **__: None)  # as object stores, which have no folders
+    with Unlimiformer(*load(folder)) as wrapped:
+        wrapped.index(make_book(90)).save(tmp_path / "memory")
+    url, put = "memory://bucket/m", MemoryFileSystem.put_file
+
+    def cut_off(self, source, target, **others):
+        if "states" in target:
+            self.pipe_file(target, b"half")
+            raise OSError("the line is dead")
+        put(self, source, target, **others)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryFileSystem, "put_file", cut_off)
+        with pytest.raises(UnlimiformerError, match="cannot write memory://bucket/m"):
+            remote.publish(tmp_path / "memory", url)
+    with pytest.raises(UnlimiformerError, match="is not a memory"):
+        Memory.load(url)
+    remote.publish(tmp_path / "memory", url)
+    assert Memory.load(url).text == make_book(90)
+    with Unlimiformer(*load(folder)) as wrapped:
+        wrapped.index(make_book(120)).save(tmp_path / "other")
+    remote.publish(tmp_path / "other", url)
+    assert Memory.load(url).text == make_book(120)
+    files = MemoryFileSystem().ls("/bucket/m", detail=False)
+    assert len(files) == len(list((tmp_path / "other").glob("*.bin"))) + 1  # nothing of the older one is left
+    (states,) = [path for path in files if "states" in path]
+    MemoryFileSystem().pipe_file(states, b"short")
+    shutil.rmtree(tmp_path / "cache")
+    with pytest.raises(UnlimiformerError, match="the copy of memory://bucket/m is damaged"):
+        Memory.load(url)
+
+
 def test_what_is_not_at_a_url_is_named(tmp_path):
     with pytest.raises(UnlimiformerError, match="is not a memory"):
         Memory.load(f"file://{tmp_path}/nothing")
@@ -134,9 +170,25 @@ def test_what_is_not_at_a_url_is_named(tmp_path):
         Memory.load("nowhere://x")
 
 
+def test_what_changed_meanwhile_is_left_to_the_next_run(folder, tmp_path):
+    path = tmp_path / "in.jsonl"
+    path.write_text('{"document": "w1 w2"}\n')
+    documents = find_documents(path)
+    path.write_text('{"document": "w3"}\n{"document": "w1 w2"}\n')
+    desk = Desk(_work(folder, questions=("w3",)))
+    (row,) = desk.do(documents)
+    assert row["digest"] == "" and "run the same command again" in row["error"]
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setattr(desk, "_rows", lambda _: (_ for _ in ()).throw(RuntimeError("CUDA error: device-side assert")))
+    with pytest.raises(RuntimeError):  # such a worker does nothing right any more
+        desk.do(documents)
+    monkeypatch.undo()
+    desk.close()
+
+
 def test_names_of_folders_are_safe_and_different():
-    names = [folder_name(each) for each in ("../../x", "..", "a/b", "a_b", "A" * 300, "", "ü")]
-    assert len(set(names)) == len(names)
+    names = [folder_name(each, {"top_k": 1}) for each in ("../../x", "..", "a/b", "a_b", "A" * 300, "", "ü")]
+    assert len({*names, folder_name("..", {"top_k": 2})}) == len(names) + 1
     assert all("/" not in name and not name.startswith(".") and len(name) < 80 for name in names)
 
 

@@ -70,11 +70,12 @@ def input_pieces(file: str) -> Iterator[str]:
     """The text of a file or a memory, or of standard input for "-", in pieces; an empty one is refused at once."""
     from ..disk import is_memory
     from ..memory import Memory
+    from ..remote import is_url
     from ..sources import decoded, file_pieces, text_pieces
 
     if file == "-":
         pieces = decoded(iter(lambda: sys.stdin.buffer.read(1 << 16), b""), "standard input")
-    elif is_memory(file):
+    elif is_url(file) or is_memory(file):
         pieces = text_pieces(Memory.load(file).text)
     else:
         pieces = file_pieces(Path(file))

@@ -59,6 +59,7 @@ def command(
     gpus: Annotated[
         float | None, typer.Option(help="Of each worker on a Ray cluster; default: 1 if it has any.")
     ] = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds that a document may take; then it failed.")] = None,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Do again what failed before.")] = False,
     batch_size: Annotated[int, typer.Option(help="Short documents of like length answered at once.")] = 8,
     windows: Annotated[int, typer.Option("--windows", help="Windows encoded at once.")] = 4,
@@ -76,7 +77,9 @@ def command(
     store: StoreOption = None,
     recall: Recall = 0.99,
     compute_dtype: ComputeDtype = None,
-    device: Annotated[str | None, typer.Option(help="Where models run: cpu, cuda, cuda:1, mps.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Where models run: cpu, cuda, cuda:1, mps; auto: one over all of them.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Summarise, question or index thousands of documents.
@@ -125,22 +128,28 @@ def command(
         batch_size=batch_size,
         device=device,
     )
-    with messages.status(f"Looking through {source}"):
+    if output.resolve() == source.resolve():
+        raise UnlimiformerError(f"--output is the input, {source}; expected another file")
+    with messages.status("Looking for documents"):
         documents = find_documents(source, pattern)
     if task == "ask" and not question and not any(document.questions for document in documents):
         raise UnlimiformerError('there is no question; expected --question, or "question" or "questions" in the lines')
     fetch(model)
-    settled = (workers, retry_failed, ray, gpus, threads)
+    settled = (workers, retry_failed, ray, gpus, threads, timeout)
+
+    def say(line: str) -> None:
+        messages.print(line, style="dim", markup=False)
+
     try:
         with _shown(len(documents)) as progress, redirect_stdout(sys.stderr):  # Ray talks
-            summary = go(documents, output, work, *settled, lambda line: messages.print(line, style="dim"), progress)
+            summary = go(documents, output, work, *settled, say, progress)
     except KeyboardInterrupt:
-        messages.print(f"interrupted; the same command goes on where it stopped ({output})")
+        messages.print(f"interrupted; the same command goes on where it stopped ({output})", markup=False)
         raise
     if as_json:
         typer.echo(json.dumps({"output": str(output), **asdict(summary)}, indent=1))
     else:
-        messages.print(_told(summary, output))
+        messages.print(_told(summary, output), markup=False)
     if summary.failed:
         raise typer.Exit(1)
 

@@ -6,8 +6,8 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
@@ -54,6 +54,9 @@ class Crew(Protocol):
     def give(self, worker: int, documents: Sequence[Document]) -> None:
         """To one that is ready and has nothing to do."""
 
+    def dismiss(self, worker: int) -> None:
+        """Ends one; `events` will tell."""
+
     def events(self, seconds: float) -> list[Event]:
         """What happened; waits for at most so long until something does."""
 
@@ -79,7 +82,8 @@ class Processes:
         process = self._context.Process(
             target=_serve, args=(theirs, self._work, device, self._threads), name=f"worker {number}", daemon=True
         )
-        process.start()
+        with _deaf_to_interrupts():
+            process.start()
         theirs.close()
         self._workers[number] = (process, ours)
         return number
@@ -88,6 +92,10 @@ class Processes:
         """Through its pipe; of one that is gone, `events` will tell."""
         with suppress(OSError):
             self._workers[worker][1].send(list(documents))
+
+    def dismiss(self, worker: int) -> None:
+        """Its pipe ends with it."""
+        self._workers[worker][0].kill()
 
     def events(self, seconds: float) -> list[Event]:
         """What came through the pipes; a pipe that ends is a death."""
@@ -120,18 +128,17 @@ class Processes:
 def opened(work: Work, threads: int) -> tuple[Any, tuple[str, Any]]:
     """A desk, or none; and what to tell the runner."""
     quiet_libraries()
-    from .desk import Desk
+    from .desk import Desk, explanation
 
     try:
         desk = Desk(work, threads)
-    except UnlimiformerError as error:
-        return None, ("broken", str(error))
+    except Exception as error:
+        return None, ("broken", explanation(error))
     return desk, ("ready", {**desk.about, "pid": os.getpid()})
 
 
 def _serve(connection: Connection, work: Work, device: str | None, threads: int) -> None:
     """The life of a worker process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the runner decides
     threading.Thread(target=_leave_with_the_runner, daemon=True).start()
     desk, told = opened(replace(work, device=device), threads)
     connection.send(told)
@@ -140,6 +147,19 @@ def _serve(connection: Connection, work: Work, device: str | None, threads: int)
             connection.send(("done", desk.do(connection.recv())))
         except (EOFError, OSError):
             return
+
+
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """What is started meanwhile does not hear Ctrl-C: the runner decides."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _leave_with_the_runner() -> None:

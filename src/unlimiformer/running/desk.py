@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from ..loading import load_on
 from ..memory import Memory
 from ..model import Unlimiformer
 from ..paths import cache_folder
-from .documents import Document
+from .documents import ChangedError, Document
 from .work import Row, Work, failure
 
 
@@ -34,24 +36,32 @@ class Desk:
             torch.set_num_threads(threads)
         if work.model in MODELS:
             get_model(work.model)
+        if work.task == "index":
+            remote.check(str(work.memories))
         self.work = work
         self._model, self._tokenizer = load_on(work.model, work.device)
         self._asking = Asking.for_model(work.model)
         self._given = {name: value for name, value in work.config.items() if value is not None}
         if work.task == "index" and self._model.config.is_encoder_decoder:
             self._given.setdefault("dtype", "int8")
-        self._settings = self._given
-        self._wrapped = Unlimiformer(self._model, self._tokenizer, UnlimiformerConfig(**self._settings))
+        self._settings: dict[str, Any] | None = self._given
+        self._wrapped = Unlimiformer(self._model, self._tokenizer, UnlimiformerConfig(**self._given))
         self.about = {"model_digest": model_digest(self._model.config, self._model), "device": str(self._model.device)}
 
     def do(self, documents: Sequence[Document]) -> list[Row]:
-        """A row for each document, in order; one that cannot be done says why, and keeps none of the others back."""
+        """A row for each document, in order; one that cannot be done says why, and keeps none of the others back.
+
+        A device that is lost is raised: nothing that follows would succeed here.
+        """
         try:
             return self._rows(documents)
         except Exception as error:
+            if _device_is_lost(error):
+                raise
             if len(documents) > 1:
                 return [row for document in documents for row in self.do([document])]
-            return [failure(documents[0], _told(error))]
+            changed = isinstance(error, ChangedError)  # then the next run does it again
+            return [failure(replace(documents[0], digest="") if changed else documents[0], explanation(error))]
 
     def close(self) -> None:
         """Leaves the model as it was."""
@@ -110,8 +120,9 @@ class Desk:
         settings = {**dict(*recipes), **self._given}
         if settings != self._settings:
             self._wrapped.remove()
-            self._settings = settings
+            self._settings = None
             self._wrapped = Unlimiformer(self._model, self._tokenizer, UnlimiformerConfig(**settings))
+            self._settings = settings
 
     def _passages(self, reply: Reply) -> Row:
         looked = reply.output.provenance
@@ -124,7 +135,7 @@ class Desk:
     def _indexed(self, document: Document) -> Row:
         if document.memory is not None:
             raise UnlimiformerError("it is a memory already; expected a text")
-        place = remote.joined(str(self.work.memories), folder_name(document.id))
+        place = remote.joined(str(self.work.memories), folder_name(document.id, self.work.identity()))
         folder = (
             cache_folder() / "uploads" / sha256(place.encode()).hexdigest()[:16]
             if remote.is_url(place)
@@ -146,12 +157,17 @@ class Desk:
         return str(path.relative_to(base)) if path.is_relative_to(base) else str(path)
 
 
-def folder_name(identity: str) -> str:
-    """A folder's name for an id: readable, safe on every system, and no other id's."""
-    readable = re.sub(r"[^A-Za-z0-9._-]+", "_", identity).strip("._")[:60]
-    return f"{readable}-{sha256(identity.encode()).hexdigest()[:10]}"
+def folder_name(name: str, identity: dict[str, Any]) -> str:
+    """A folder's name for an id: readable, safe on every system, and of no other id and no other settings."""
+    readable = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._")[:60]
+    return f"{readable}-{sha256(json.dumps([name, identity], sort_keys=True).encode()).hexdigest()[:10]}"
 
 
-def _told(error: Exception) -> str:
+def explanation(error: Exception) -> str:
+    """What went wrong, in a line."""
     words = " ".join(str(error).split())
     return words if isinstance(error, UnlimiformerError) else f"{type(error).__name__}: {words}"
+
+
+def _device_is_lost(error: Exception) -> bool:
+    return type(error).__name__ == "AcceleratorError" or "CUDA error" in str(error)

@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from ..disk import DESCRIPTION, is_memory
+from ..disk import DESCRIPTION, describes_memory, is_memory
 from ..errors import UnlimiformerError
 from ..paths import sha256 as file_digest
 from ..remote import is_url
@@ -54,9 +54,13 @@ class Document:
         return replace(self, carried=source if isinstance(source, str) else "".join(file_pieces(source)))
 
 
+class ChangedError(UnlimiformerError):
+    """What was found when the run began is no longer there."""
+
+
 def find_documents(source: str | Path, pattern: str = "**/*.txt") -> list[Document]:
-    """All documents of a JSONL file, or of a folder: files whose path matches, and memories."""
-    path = Path(source)
+    """All documents of a JSONL file, or of a folder: files whose path matches or, where there are none, memories."""
+    path = Path(source).absolute()
     if not path.exists():
         raise UnlimiformerError(f"{path} does not exist; expected a JSONL file, or a folder of texts or memories")
     found = list(_of_folder(path, pattern)) if path.is_dir() else list(_of_lines(path))
@@ -75,31 +79,32 @@ def _of_folder(folder: Path, pattern: str) -> Iterator[Document]:
         paths = sorted(folder.glob(pattern))
     except (ValueError, NotImplementedError) as error:
         raise UnlimiformerError(f"the pattern is {pattern!r} ({error}); expected one such as **/*.txt") from None
-    memories = sorted(each.parent for each in folder.rglob(DESCRIPTION))
-    for path in memories:
-        yield _of_memory(str(path.relative_to(folder)), str(path))
-    for path in paths:
-        inside = any(parent in memories for parent in path.parents)
-        if path.is_file() and not inside:
-            yield _of_file(str(path.relative_to(folder)), path)
+    memories = {each.parent for each in folder.rglob(DESCRIPTION) if describes_memory(each)}
+    texts = [path for path in paths if not path.is_dir() and memories.isdisjoint(path.parents)]
+    for path in texts:
+        yield _of_file(_printable(str(path.relative_to(folder))), path)
+    for path in sorted(memories) if not texts else ():
+        yield _of_memory(_printable(str(path.relative_to(folder))), str(path))
 
 
 def _of_file(name: str, path: Path, questions: tuple[str, ...] = ()) -> Document:
     try:
-        return Document(name, file_digest(path), path.stat().st_size, str(path), questions=questions)
+        return Document(name, _mixed(file_digest(path), questions), path.stat().st_size, str(path), questions=questions)
     except OSError as error:
         return Document(name, "", 0, str(path), error=f"cannot read {path}: {error.strerror}")
 
 
 def _of_memory(name: str, place: str, questions: tuple[str, ...] = ()) -> Document:
-    """A memory in a folder; of one that is somewhere else, nothing is known but its place."""
-    if is_url(place):
-        return Document(name, sha256(place.encode()).hexdigest(), 0, place, memory=place, questions=questions)
+    """A memory in a folder."""
     folder = Path(place)
-    if not is_memory(folder):
-        return Document(name, "", 0, place, error=f"{place} is not a memory; make one with --task index")
-    size = sum(path.stat().st_size for path in folder.glob("text-*.bin"))
-    return Document(name, file_digest(folder / DESCRIPTION), size, place, memory=place, questions=questions)
+    try:
+        if not is_memory(folder):
+            return Document(name, "", 0, place, error=f"{place} is not a memory; make one with --task index")
+        size = sum(path.stat().st_size for path in folder.glob("text-*.bin"))
+        digest = _mixed(file_digest(folder / DESCRIPTION), questions)
+    except OSError as error:
+        return Document(name, "", 0, place, error=f"cannot read {place}: {error.strerror}")
+    return Document(name, digest, size, place, memory=place, questions=questions)
 
 
 def _of_lines(path: Path) -> Iterator[Document]:
@@ -113,6 +118,7 @@ def _of_lines(path: Path) -> Iterator[Document]:
             try:
                 told = _object(line)
                 name = _name(told, name)
+                _refuse_half_characters(told)
                 yield _of_object(told, name, path, digest, (here, len(line)))
             except UnlimiformerError as error:
                 yield Document(name, digest, len(line), str(path), error=f"line {number}: {error}")
@@ -121,7 +127,7 @@ def _of_lines(path: Path) -> Iterator[Document]:
 def _object(line: bytes) -> dict[str, Any]:
     try:
         told = json.loads(line)
-    except ValueError as error:  # UTF-8 as well
+    except (ValueError, RecursionError) as error:  # UTF-8 as well
         raise UnlimiformerError(f"no JSON ({error}); expected {SHAPES}") from None
     if not isinstance(told, dict):
         raise UnlimiformerError(f"a {type(told).__name__}; expected {SHAPES}")
@@ -131,8 +137,31 @@ def _object(line: bytes) -> dict[str, Any]:
 def _name(told: dict[str, Any], default: str) -> str:
     name = told.get("id", default)
     if not isinstance(name, str | int) or isinstance(name, bool) or name == "":
-        raise UnlimiformerError(f'the "id" is {name!r}; expected some text or a number')
+        raise UnlimiformerError(f'the "id" is {name!r}; expected some text or a whole number')
+    if not _is_text(str(name)):
+        raise UnlimiformerError(f'the "id" is {name!r}, which has half a character; expected whole ones')
     return str(name)
+
+
+def _refuse_half_characters(told: dict[str, Any]) -> None:
+    """JSON can have one half of a pair; no file can."""
+    for name in ("document", "path", "memory", "question", "questions"):
+        if not _is_text(
+            told[name] if isinstance(told.get(name), str) else json.dumps(told.get(name), ensure_ascii=False)
+        ):
+            raise UnlimiformerError(f'"{name}" has half a character, such as a part of an emoji; expected whole ones')
+
+
+def _is_text(words: str) -> bool:
+    try:
+        return bool(words.encode() or True)
+    except UnicodeEncodeError:
+        return False
+
+
+def _printable(name: str) -> str:
+    """A file's name, also where it is no text."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _of_object(told: dict[str, Any], name: str, path: Path, digest: str, line: tuple[int, int]) -> Document:
@@ -144,7 +173,9 @@ def _of_object(told: dict[str, Any], name: str, path: Path, digest: str, line: t
         raise UnlimiformerError(f"{'no' if not places else 'no single'} document; expected {SHAPES}")
     ((kind, value),) = places.items()
     if kind == "memory":
-        return _of_memory(name, value if is_url(value) else str(path.parent / value), questions)
+        if is_url(value):  # all that is known of it is what the line says
+            return Document(name, digest, 0, value, memory=value, questions=questions)
+        return _of_memory(name, str(path.parent / value), questions)
     if kind == "path":
         return _of_file(name, path.parent / value, questions)
     if not value.strip():
@@ -154,7 +185,7 @@ def _of_object(told: dict[str, Any], name: str, path: Path, digest: str, line: t
 
 def _questions(told: dict[str, Any]) -> tuple[str, ...]:
     """Its own: texts, or objects that have one, as in data for training."""
-    asked = told.get("questions", told.get("question"))
+    asked = told.get("question") if told.get("questions") is None else told["questions"]
     each: Sequence[Any] = [] if asked is None else asked if isinstance(asked, list) else [asked]
     words: list[Any] = [one.get("question") if isinstance(one, dict) else one for one in each]
     if wrong := [one for one in words if not isinstance(one, str) or not one.strip()]:
@@ -169,8 +200,13 @@ def _line(document: Document) -> dict[str, Any]:
         file.seek(start)
         line = file.read(length)
     if _digest(line) != document.digest:
-        raise UnlimiformerError(f"{document.path} has changed since the run began; run the same command again")
+        raise ChangedError(f"{document.path} has changed since the run began; run the same command again")
     return json.loads(line)
+
+
+def _mixed(digest: str, questions: tuple[str, ...]) -> str:
+    """Other questions make another document of the same text."""
+    return digest if not questions else sha256(f"{digest} {json.dumps(questions)}".encode()).hexdigest()
 
 
 def _digest(line: bytes) -> str:

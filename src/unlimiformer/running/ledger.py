@@ -8,10 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
+from ..disk import explained
 from ..errors import UnlimiformerError
 from ..journal import append_row, kept_rows, line_of
 from ..paths import write_whole
 from .documents import Document
+
+_ESCAPED = "backslashreplace"  # what no file can hold, such as a bad name in an error, is written as JSON can have it
 
 
 class Ledger:
@@ -42,7 +45,7 @@ class Ledger:
             raise UnlimiformerError(f"cannot write {path}: {error.strerror}") from None
         try:
             ledger._begin(settings)
-            ledger._file = path.open("a", encoding="utf-8")
+            ledger._open()
             try:
                 yield ledger
             finally:
@@ -55,23 +58,29 @@ class Ledger:
         told = json.loads(self._settings.read_text(encoding="utf-8"))
         if told.get(name) not in (None, value):
             raise UnlimiformerError(
-                f"{self.path} was begun with another {name.replace('_', ' ')}; give the one it was begun with, or "
+                f"{self.path} was begun with another {name.replace('_', ' ')}: other weights, or the same in another "
+                "precision, as machines without bfloat16 have them; go on with the one it was begun with, or give "
                 "another output"
             )
         if name not in told:
             write_whole(self._settings, json.dumps({**told, name: value}, indent=1) + "\n")
 
     def missing(self, documents: Sequence[Document], retry_failed: bool = False) -> list[Document]:
-        """Documents without a row of their own; rows of changed ones, and of failed ones if wanted, are removed."""
+        """Documents without a row of their own. Rows are removed of those that have changed, of failed ones if wanted,
+        and of failed ones that are no longer there."""
         by_id = {document.id: document for document in documents}
-        stale = {
-            name
-            for name, (digest, failed) in self._rows.items()
-            if name in by_id and (digest != by_id[name].digest or (failed and retry_failed))
-        }
+        stale = set()
+        for name, (digest, failed) in self._rows.items():
+            document = by_id.get(name)
+            if (failed and (document is None or retry_failed)) or (document and digest != document.digest):
+                stale.add(name)
         if stale:
             self._remove(stale)
         return [document for document in documents if document.id not in self._rows]
+
+    def foreign(self, documents: Iterable[Document]) -> int:
+        """How many rows belong to none of these."""
+        return len(self._rows.keys() - {document.id for document in documents})
 
     def failures(self, documents: Iterable[Document]) -> int:
         """How many of these have a row that says why they failed."""
@@ -80,14 +89,19 @@ class Ledger:
     def write(self, row: dict[str, Any]) -> None:
         """A document's only row."""
         assert row["id"] not in self._rows, "a document is done once"
-        append_row(self._file, row)
+        with explained(self.path):
+            append_row(self._file, row)
         self._rows[row["id"]] = (row["digest"], "error" in row)
+
+    def _open(self) -> None:
+        self._file = self.path.open("a", encoding="utf-8", errors=_ESCAPED)
 
     def _begin(self, settings: dict[str, Any]) -> None:
         settings = json.loads(json.dumps(settings))
-        if not self._settings.exists():
-            if self.path.exists() and self.path.stat().st_size:
-                raise UnlimiformerError(f"{self.path} exists and was not written by a run; give another output")
+        rows = self.path.exists() and self.path.stat().st_size > 0
+        if rows and not self._settings.exists():
+            raise UnlimiformerError(f"{self.path} exists and was not written by a run; give another output")
+        if not rows:
             write_whole(self._settings, json.dumps(settings, indent=1) + "\n")
         kept = json.loads(self._settings.read_text(encoding="utf-8"))
         if other := [name for name, value in settings.items() if kept.get(name) != value]:
@@ -100,10 +114,11 @@ class Ledger:
 
     def _remove(self, names: set[str]) -> None:
         part = self.path.with_name(self.path.name + ".part")
-        with part.open("w", encoding="utf-8") as file:
-            file.writelines(line_of(row) for row in kept_rows(self.path) if row["id"] not in names)
-        self._file.close()
-        part.replace(self.path)
-        self._file = self.path.open("a", encoding="utf-8")
+        with explained(self.path):
+            with part.open("w", encoding="utf-8", errors=_ESCAPED) as file:
+                file.writelines(line_of(row) for row in kept_rows(self.path) if row["id"] not in names)
+            self._file.close()
+            part.replace(self.path)
+            self._open()
         for name in names:
             del self._rows[name]

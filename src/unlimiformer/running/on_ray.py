@@ -44,6 +44,8 @@ class RayActors:
         self._ray, self._work, self._threads = ray, work, threads
         self.total = ray.cluster_resources()
         self._gpus = gpus if gpus is not None else min(1.0, self.total.get("GPU", 0.0))
+        if self._gpus > self.total.get("GPU", 0.0):
+            raise UnlimiformerError(f"gpus is {gpus}; the cluster has {self.total.get('GPU', 0.0):g}")
         self._actors: dict[int, Any] = {}
         self._calls: dict[Any, int] = {}
         self._hired = 0
@@ -69,6 +71,10 @@ class RayActors:
         carried = [_with_text(document) for document in documents]
         self._calls[self._actors[worker].do.remote(carried)] = worker
 
+    def dismiss(self, worker: int) -> None:
+        """Its call will fail."""
+        self._ray.kill(self._actors[worker])
+
     def events(self, seconds: float) -> list[Event]:
         """Answers of the actors, and of those that are gone, that they are."""
         if not self._calls:
@@ -79,8 +85,8 @@ class RayActors:
     def _heard(self, call: Any, number: int) -> Event:
         try:
             kind, told = self._ray.get(call)
-        except self._ray.exceptions.RayActorError as error:
-            del self._actors[number]
+        except self._ray.exceptions.RayError as error:
+            self._ray.kill(self._actors.pop(number))
             return Died(number, " ".join(str(error).split())[:200])
         if kind == "broken":
             raise UnlimiformerError(told)

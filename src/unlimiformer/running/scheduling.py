@@ -19,6 +19,7 @@ from .work import Work, failure
 
 _LIVES = 3  # workers that may die at a document before it is given up
 _FALSE_STARTS = 3  # workers that may die in a row while they load their model; then those that live go on alone
+_PATIENCE = 120.0  # seconds without any worker, until that is said
 _EACH = 4000  # bytes that a document counts beside its own, in estimates
 _BESIDE_WEIGHTS = 1 << 30  # bytes of a worker, beside twice its model's files
 _SHARES = 2  # parts that every worker should still get of what waits, before documents are put together
@@ -60,20 +61,25 @@ def run(
     ray: str | None = None,
     gpus: float | None = None,
     threads: int | None = None,
+    timeout: float | None = None,
     say: Callable[[str], None] = lambda line: None,
     progress: Callable[[Status], None] = lambda status: None,
 ) -> Summary:
     """Does the work on every document that has no row in the output yet. The same call again goes on.
 
     `workers` are processes on this machine, or with `ray`, the address of a cluster, its actors; None: as many as there
-    is room for. `threads` are those of each.
+    is room for. `threads` are those of each. A worker that is at a document for longer than `timeout` seconds is ended.
     """
     path = Path(output)
+    if timeout is not None and timeout <= 0:
+        raise UnlimiformerError(f"timeout is {timeout}; expected more than 0")
     with Ledger.open(path, work.identity()) as ledger:
         missing = ledger.missing(documents, retry_failed)
         before = len(documents) - len(missing)
         if before:
             say(f"{before:,} of {len(documents):,} documents are done")
+        if foreign := ledger.foreign(documents):
+            say(f"{foreign:,} rows of {path} belong to other documents, and stay")
         for document in missing:
             if document.error is not None:
                 ledger.write(failure(document, document.error))
@@ -83,16 +89,21 @@ def run(
             return Summary(len(documents), len(documents), ledger.failures(documents), before, 0.0, 0.0, 0.0, 0, 0)
         crew, count = _crew(work, len(missing), workers, ray, gpus, threads, say)
         try:
-            return _Round(documents, missing, before, ledger, work, crew, count, say, progress).go()
+            return _Round(documents, missing, before, ledger, work, crew, count, timeout, say, progress).go()
         finally:
             crew.close()
 
 
-def default_workers(model: str) -> int:
-    """One for each GPU; without any, one for each core, while there is room in memory for their models."""
+def default_workers(model: str, device: str | None = None) -> int:
+    """One for each GPU; on the CPU, one for each core, while there is room in memory for their models.
+
+    One alone where a single device was named, or all of them are to hold the model together ("auto").
+    """
     import torch
 
-    if torch.accelerator.is_available():
+    if device == "auto" or (device is not None and ":" in device):
+        return 1
+    if device != "cpu" and torch.accelerator.is_available():
         return max(1, torch.accelerator.device_count())
     weights, free = weight_bytes(model), free_memory()
     if weights is None or free is None:
@@ -119,7 +130,7 @@ def _crew(
         if wanted > actors.room:
             say(f"{wanted} workers were asked for; the cluster has room for {actors.room}")
         return actors, min(documents, wanted)
-    count = min(documents, workers or default_workers(work.model))
+    count = min(documents, workers or default_workers(work.model, work.device))
     return Processes(work, _devices(work.device), threads or max(1, cores() // count)), count
 
 
@@ -146,11 +157,15 @@ class _Round:
         work: Work,
         crew: Crew,
         workers: int,
+        timeout: float | None,
         say: Callable[[str], None],
         progress: Callable[[Status], None],
     ) -> None:
         self._documents, self._ledger, self._work, self._crew = documents, ledger, work, crew
-        self._say, self._progress, self._workers = say, progress, workers
+        self._say, self._progress, self._workers, self._timeout = say, progress, workers, timeout
+        self._given: dict[int, float] = {}
+        self._late: set[int] = set()
+        self._warned = False
         self._before = before
         self._known = len(documents) - len(missing)
         self._failed = ledger.failures(documents)
@@ -179,6 +194,8 @@ class _Round:
                     self._finished(event)
                 else:
                     self._died(event)
+            self._dismiss_late_ones()
+            self._warn_of_waiting()
             self._progress(self._status())
         return self._summary()
 
@@ -193,7 +210,20 @@ class _Round:
         documents = [self._waiting.popleft() for _ in range(count)]
         self._idle.discard(worker)
         self._at[worker] = documents
+        self._given[worker] = time.perf_counter()
         self._crew.give(worker, documents)
+
+    def _dismiss_late_ones(self) -> None:
+        for worker, documents in self._at.items():
+            allowed = None if self._timeout is None else self._timeout * len(documents)
+            if allowed is not None and worker not in self._late and time.perf_counter() - self._given[worker] > allowed:
+                self._late.add(worker)
+                self._crew.dismiss(worker)
+
+    def _warn_of_waiting(self) -> None:
+        if not self._warned and not self._first_ready and time.perf_counter() - self._began > _PATIENCE:
+            self._warned = True
+            self._say(f"no worker is ready after {_PATIENCE:.0f} s: the model is large, or the cluster has no room now")
 
     def _ready(self, event: Ready) -> None:
         self._starting.discard(event.worker)
@@ -223,11 +253,15 @@ class _Round:
         if event.worker in self._starting:
             self._starting.discard(event.worker)
             self._false_starts += 1
+        else:
+            self._false_starts = 0
         lost = self._at.pop(event.worker, [])
         self._say(f"a worker ended ({event.reason}); {len(lost)} documents are done again")
         for document in reversed(lost):
             self._deaths[document.id] = self._deaths.get(document.id, 0) + 1
-            if self._deaths[document.id] >= _LIVES:
+            if event.worker in self._late and len(lost) == 1:
+                self._note(document, failure(document, f"it took more than {self._timeout:g} s (--timeout)"))
+            elif self._deaths[document.id] >= _LIVES:
                 reason = f"{_LIVES} workers ended while they were at it, the last with {event.reason}"
                 self._note(document, failure(document, reason))
             else:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
+from ..catalogue import MODELS
 from ..config import UnlimiformerConfig
 from ..errors import UnlimiformerError
+from ..remote import is_url
 from .documents import Document
 
 TASKS = ("summarize", "ask", "index")
 _TOGETHER_BYTES = 200_000  # of the texts that are answered in one call
-_DECIDES_NOTHING = ("device", "batch_size", "memories", "relative_to")
+_DECIDES_NOTHING = ("device", "batch_size", "memories", "relative_to", "config", "generation")
 
 Row = dict[str, Any]
 
@@ -49,10 +52,16 @@ class Work:
         if self.batch_size < 1 or self.passages < 0:
             raise UnlimiformerError("batch_size must be at least 1 and passages at least 0")
         UnlimiformerConfig(**self.config)
+        if self.memories is not None and not is_url(self.memories):  # workers may stand elsewhere
+            object.__setattr__(self, "memories", str(Path(self.memories).absolute()))
+        if self.model not in MODELS and Path(self.model).is_dir():
+            object.__setattr__(self, "model", str(Path(self.model).absolute()))
 
     def identity(self) -> dict[str, Any]:
-        """What decides the rows."""
-        return {name: value for name, value in asdict(self).items() if name not in _DECIDES_NOTHING}
+        """What decides the rows, by name."""
+        settings = {name: value for name, value in self.config.items() if name != "batch_size"}
+        own = {name: value for name, value in asdict(self).items() if name not in _DECIDES_NOTHING}
+        return {**own, **settings, **self.generation}
 
     def asked(self, document: Document) -> tuple[str | None, ...]:
         """The questions about a document; None: to summarise it."""
