@@ -44,7 +44,8 @@ def _offloaded(how, folder, tmp_path, family, monkeypatch):
         return load(folder, device_map={"": "disk"})[0]
     if how == "both":
         layers = LAYERS[family]
-        others = {name for name, _ in load(folder)[0].named_parameters() if not name.startswith(layers)}
+        names = (name for name, _ in load(folder)[0].named_parameters() if not name.startswith(layers))
+        others = {name.rpartition(".")[0] for name in names}
         places = {**dict.fromkeys(others, "cpu"), **dict.fromkeys(_tied(family), "cpu"), layers: "disk"}
         return load(folder, device_map=places)[0]
     return accelerate.cpu_offload(load(folder)[0], execution_device=torch.device("cpu"))

@@ -244,7 +244,7 @@ def test_predictions_that_were_harmed(model, data, tmp_path):
     assert evaluate(_settings(model, data), tmp_path / "run").scores == whole.scores
     assert len(_lines(path)) == 5
     path.write_text("x\n" + path.read_text())
-    with pytest.raises(UnlimiformerError, match=r"line 1 is no answer; mend or remove that line"):
+    with pytest.raises(UnlimiformerError, match=r"line 1 is no row; mend or remove that line"):
         evaluate(_settings(model, data), tmp_path / "run")
 
 
