@@ -84,7 +84,7 @@ class Nobody:
 
 def runner(documents: int) -> None:
     """Runs that many documents with nobody, and again with all of them done; prints what it took."""
-    scheduling._crew = lambda *_: (Nobody(), 1)  # type: ignore[assignment]
+    scheduling.staffed = lambda *_: (Nobody(), 1)  # type: ignore[assignment]
     with tempfile.TemporaryDirectory() as scratch:
         source, out = Path(scratch) / "in.jsonl", Path(scratch) / "out.jsonl"
         with source.open("w") as file:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from unlimiformer.errors import UnlimiformerError
-from unlimiformer.running import Work, find_documents, scheduling
+from unlimiformer.running import Work, find_documents, scheduling, staffing
 from unlimiformer.running.crew import Died, Done, Ready
 from unlimiformer.running.ledger import Ledger
 from unlimiformer.running.scheduling import run
@@ -94,7 +94,7 @@ def _rows(path):
 
 
 def _go(monkeypatch, crew, documents, out, workers=3, **others):
-    monkeypatch.setattr(scheduling, "_crew", lambda *_: (crew, workers))
+    monkeypatch.setattr(scheduling, "staffed", lambda *_: (crew, workers))
     return run(documents, out, WORK, workers, **others)
 
 
@@ -213,10 +213,10 @@ def test_a_document_that_takes_too_long_fails(monkeypatch, shelf, tmp_path):
 def test_as_many_workers_as_there_is_room_for(monkeypatch, device, devices, free, workers):
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: devices > 0)
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: devices)
-    monkeypatch.setattr(scheduling, "cores", lambda: 6)
-    monkeypatch.setattr(scheduling, "free_memory", lambda: free)
-    monkeypatch.setattr(scheduling, "weight_bytes", lambda model: 1_000_000_000)
-    assert scheduling.default_workers("model", device) == workers
+    monkeypatch.setattr(staffing, "cores", lambda: 6)
+    monkeypatch.setattr(staffing, "free_memory", lambda: free)
+    monkeypatch.setattr(staffing, "weight_bytes", lambda model: 1_000_000_000)
+    assert staffing.default_workers("model", device) == workers
 
 
 def test_workers_that_cannot_start_end_the_run(monkeypatch, shelf, tmp_path):

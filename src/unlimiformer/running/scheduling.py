@@ -10,18 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UnlimiformerError
-from ..loading import weight_bytes
-from ..machine import cores, free_memory
-from .crew import Crew, Died, Done, Processes, Ready
+from .crew import Crew, Died, Done, Ready
 from .documents import Document
 from .ledger import Ledger
+from .staffing import staffed
 from .work import Work, failure
 
 _LIVES = 3  # workers that may die at a document before it is given up
 _FALSE_STARTS = 3  # workers that may die in a row while they load their model; then those that live go on alone
 _PATIENCE = 120.0  # seconds without any worker, until that is said
 _EACH = 4000  # bytes that a document counts beside its own, in estimates
-_BESIDE_WEIGHTS = 1 << 30  # bytes of a worker, beside twice its model's files
 _SHARES = 2  # parts that every worker should still get of what waits, before documents are put together
 
 
@@ -87,62 +85,11 @@ def run(
         missing = [document for document in missing if document.error is None]
         if not missing:
             return Summary(len(documents), len(documents), ledger.failures(documents), before, 0.0, 0.0, 0.0, 0, 0)
-        crew, count = _crew(work, len(missing), workers, ray, gpus, threads, say)
+        crew, count = staffed(work, len(missing), workers, ray, gpus, threads, say)
         try:
             return _Round(documents, missing, before, ledger, work, crew, count, timeout, say, progress).go()
         finally:
             crew.close()
-
-
-def default_workers(model: str, device: str | None = None) -> int:
-    """One for each GPU; on the CPU, one for each core, while there is room in memory for their models.
-
-    One alone where a single device was named, or all of them are to hold the model together ("auto").
-    """
-    import torch
-
-    if device == "auto" or (device is not None and ":" in device):
-        return 1
-    if device != "cpu" and torch.accelerator.is_available():
-        return max(1, torch.accelerator.device_count())
-    weights, free = weight_bytes(model), free_memory()
-    if weights is None or free is None:
-        return 1
-    return max(1, min(cores(), free // (2 * weights + _BESIDE_WEIGHTS)))
-
-
-def _crew(
-    work: Work,
-    documents: int,
-    workers: int | None,
-    address: str | None,
-    gpus: float | None,
-    threads: int | None,
-    say: Callable[[str], None],
-) -> tuple[Crew, int]:
-    if workers is not None and workers < 1:
-        raise UnlimiformerError(f"workers is {workers}; expected at least 1")
-    if address is not None:
-        from .on_ray import RayActors
-
-        actors = RayActors(work, address, threads or 1, gpus)
-        wanted = workers or actors.room
-        if wanted > actors.room:
-            say(f"{wanted} workers were asked for; the cluster has room for {actors.room}")
-        return actors, min(documents, wanted)
-    count = min(documents, workers or default_workers(work.model, work.device))
-    return Processes(work, _devices(work.device), threads or max(1, cores() // count)), count
-
-
-def _devices(device: str | None) -> list[str | None]:
-    """Those that workers take in turn: all of a kind, if no number was given."""
-    import torch
-
-    if device is None and torch.accelerator.is_available():
-        device = torch.accelerator.current_accelerator().type  # type: ignore[union-attr]
-    if device is None or ":" in device or device in ("cpu", "mps", "auto") or not torch.accelerator.is_available():
-        return [device]
-    return [f"{device}:{number}" for number in range(torch.accelerator.device_count())]
 
 
 class _Round:
@@ -234,7 +181,10 @@ class _Round:
 
     def _finished(self, event: Done) -> None:
         documents = self._at.pop(event.worker)
-        self._idle.add(event.worker)
+        if event.worker in self._late:  # it was done as it was dismissed
+            self._late.discard(event.worker)
+        else:
+            self._idle.add(event.worker)
         for document, row in zip(documents, event.rows, strict=True):
             self._note(document, row)
 
