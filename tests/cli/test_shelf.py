@@ -74,6 +74,7 @@ def test_a_shelf_is_indexed_and_asked(folder, shelf, tmp_path):
 def test_words_for_people():
     assert [_duration(seconds) for seconds in (0.4, 61, 3723)] == ["0:00", "1:01", "1:02:03"]
     assert _status(Status(10, 0, 0, 0, 0.0, None)) == "0 of 10 documents · starting"
+    assert _status(Status(10, 0, 0, 1, 0.0, None)) == "0 of 10 documents · 1 worker"
     assert _status(Status(10, 4, 1, 2, 0.5, 65.0)) == "4 of 10 documents · 1 failed · 2 workers · 1:05 left"
     told = _told(Summary(10, 10, 1, 4, 60.0, 5.0, 360.0, 2, 1), "out.jsonl")
-    assert "6 of them now, in 60.0 s (360 an hour, 2 workers, 1 of them replaced); 1 failed" in told
+    assert "6 of them now, in 60.0 s (360 an hour, 2 workers, 1 replaced); 1 failed" in told

@@ -138,7 +138,7 @@ def command(
     settled = (workers, retry_failed, ray, gpus, threads, timeout)
 
     def say(line: str) -> None:
-        messages.print(line, style="dim", markup=False)
+        messages.print(line, style="dim", markup=False, soft_wrap=True)
 
     try:
         with _shown(len(documents)) as progress, redirect_stdout(sys.stderr):  # Ray talks
@@ -149,7 +149,7 @@ def command(
     if as_json:
         typer.echo(json.dumps({"output": str(output), **asdict(summary)}, indent=1))
     else:
-        messages.print(_told(summary, output), markup=False)
+        messages.print(_told(summary, output), markup=False, soft_wrap=True)
     if summary.failed:
         raise typer.Exit(1)
 
@@ -159,7 +159,7 @@ def _told(summary: Any, output: Path) -> str:
     if summary.seconds:
         now = summary.done - summary.done_before
         told += f", {now:,} of them now, in {summary.seconds:,.1f} s ({summary.documents_per_hour:,.0f} an hour"
-        told += f", {summary.workers} workers{f', {summary.deaths} of them replaced' if summary.deaths else ''})"
+        told += f", {_workers(summary.workers)}{f', {summary.deaths} replaced' if summary.deaths else ''})"
     if summary.failed:
         told += f"; {summary.failed:,} failed: their rows say why, and --retry-failed does them again"
     return told
@@ -189,8 +189,12 @@ def _shown(documents: int) -> Iterator[Callable[[Status], None]]:
 def _status(status: Status) -> str:
     told = f"{status.done:,} of {status.documents:,} documents"
     told += f" · {status.failed:,} failed" if status.failed else ""
-    told += f" · {status.workers} workers" if status.workers else " · starting"
+    told += f" · {_workers(status.workers)}" if status.workers else " · starting"
     return told if status.left is None else f"{told} · {_duration(status.left)} left"
+
+
+def _workers(count: int) -> str:
+    return f"{count} worker{'' if count == 1 else 's'}"
 
 
 def _duration(seconds: float) -> str:

@@ -20,6 +20,7 @@ _LIVES = 3  # workers that may die at a document before it is given up
 _FALSE_STARTS = 3  # workers that may die in a row while they load their model; then those that live go on alone
 _PATIENCE = 120.0  # seconds without any worker, until that is said
 _EACH = 4000  # bytes that a document counts beside its own, in estimates
+_NEARLY = 0.95  # of what a worker is at, done at most
 _SHARES = 2  # parts that every worker should still get of what waits, before documents are put together
 
 
@@ -122,7 +123,7 @@ class _Round:
         self._starting: set[int] = set()
         self._deaths: dict[str, int] = {}
         self._all_deaths = self._false_starts = 0
-        self._done, self._done_weight = 0, 0
+        self._done, self._done_weight, self._worked = 0, 0, 0.0
         self._weight = sum(map(_weight, missing))
         self._began, self._first_ready = time.perf_counter(), 0.0
 
@@ -181,6 +182,7 @@ class _Round:
 
     def _finished(self, event: Done) -> None:
         documents = self._at.pop(event.worker)
+        self._worked += time.perf_counter() - self._given[event.worker]
         if event.worker in self._late:  # it was done as it was dismissed
             self._late.discard(event.worker)
         else:
@@ -226,12 +228,17 @@ class _Round:
             )
 
     def _status(self) -> Status:
-        share = self._done_weight / self._weight
-        left = None
-        if self._done_weight:
-            left = (time.perf_counter() - self._first_ready) * (1 - share) / share
-        workers = len(self._idle) + len(self._at)
+        workers, done, left = len(self._idle) + len(self._at), float(self._done_weight), None
+        if self._done_weight and self._worked:
+            rate = self._done_weight / self._worked  # of one worker
+            done += sum(self._probably_done(worker, rate) for worker in self._at)
+            left = (self._weight - done) / (rate * max(1, workers))
+        share = done / self._weight
         return Status(len(self._documents), self._known + self._done, self._failed, workers, share, left)
+
+    def _probably_done(self, worker: int, rate: float) -> float:
+        """Of what a worker is at, as much as it had the time for."""
+        return min(_NEARLY * sum(map(_weight, self._at[worker])), rate * (time.perf_counter() - self._given[worker]))
 
     def _summary(self) -> Summary:
         seconds = time.perf_counter() - self._first_ready
