@@ -15,7 +15,7 @@ from tiny_decoders import tiny_decoder
 
 from unlimiformer import Unlimiformer
 from unlimiformer.errors import UnlimiformerError
-from unlimiformer.evaluation import EvaluationSettings, Result, compare, evaluate, run
+from unlimiformer.evaluation import METHODS, EvaluationSettings, Result, compare, evaluate, run
 
 LENGTHS = (40, 200, 90, 60, 150)
 
@@ -56,7 +56,7 @@ def _answers(folder):
 
 def test_every_method_answers_as_the_wrapper_does(model, data, tmp_path):
     results = {}
-    for method in run.METHODS:
+    for method in METHODS:
         config = {} if method == "sled" else {"top_k": 8}
         results[method] = evaluate(_settings(model, data, method=method, config=config), tmp_path / method)
     rows = _lines(tmp_path / "unlimiformer" / run.PREDICTIONS)
@@ -69,7 +69,7 @@ def test_every_method_answers_as_the_wrapper_does(model, data, tmp_path):
                 document, question = lines[row["question"]]["document"], row["question"]
                 expected = u.generate(document, prefix=f"{question} w9", max_new_tokens=6, do_sample=False).text
                 assert told[question] == expected
-    answers = {method: _answers(tmp_path / method) for method in run.METHODS}
+    answers = {method: _answers(tmp_path / method) for method in METHODS}
     assert len({json.dumps(sorted(each.values())) for each in answers.values()}) == 4, "all methods differ here"
 
 

@@ -3,7 +3,9 @@
 from .comparing import Comparison, compare
 from .methods import METHODS
 from .metrics import METRICS, Metric
-from .run import EvaluationSettings, Result, evaluate
+from .result import Result
+from .run import evaluate
+from .settings import EvaluationSettings
 
 __all__ = [
     "METHODS",

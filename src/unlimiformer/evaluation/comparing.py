@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import UnlimiformerError
 from .bootstrap import Columns, Difference, Interval, differences, intervals
-from .run import Result
+from .result import Result
 
 _DECIDED_BY = {"entities": ("entity_model",), "bertscore": ("bertscore_model", "bertscore_layer")}
 

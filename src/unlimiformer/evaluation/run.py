@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import platform
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..asking import PLACES, Asking
+from ..asking import Asking
 from ..config import UnlimiformerConfig
 from ..encoding import Progress
 from ..errors import UnlimiformerError
@@ -28,127 +27,17 @@ from ..machine import peak_memory
 from ..paths import write_whole
 from ..tasks import Example, Task, task
 from ..tokenizing import first_tokens
-from .bootstrap import Columns, Interval, intervals, means
-from .methods import METHODS, Answering, Item
+from .bootstrap import Columns, intervals, means
+from .methods import Answering, Item
 from .metrics import METRICS, BertScore, EntityRecall, Metric
+from .result import FILE as RESULT
+from .result import Result
+from .settings import EvaluationSettings
 
-SETTINGS, PREDICTIONS, RESULT = "settings.json", "predictions.jsonl", "result.json"
+SETTINGS, PREDICTIONS = "settings.json", "predictions.jsonl"
 _PACKAGES = ("unlimiformer", "torch", "transformers", "rouge-score", "bert-score", "spacy")
 _MAY_CHANGE = ("device", "strict", "metrics", "entity_model", "bertscore_model", "bertscore_layer")
 """Settings that decide no answer: a run may go on with others."""
-
-
-@dataclass(frozen=True)
-class EvaluationSettings:
-    """One evaluation. `config` has the wrapper's settings; limits are in tokens. What is None is as the task or the
-    model has it: `metrics`, `new_tokens`; `place` and `form`, where and how questions are asked.
-
-    `input_limit`: no method sees more of a document. `batch_size`: items that are answered in one call.
-    `temperature`: 0 takes the likeliest token; with more, each of `seeds` gives answers of its own.
-    """
-
-    model: str
-    task: str = "jsonl"
-    method: str = "unlimiformer"
-    data: str | None = None
-    split: str = "validation"
-    examples: int | None = None
-    input_limit: int | None = None
-    config: dict[str, Any] = field(default_factory=dict)
-    layer: int | None = None
-    place: str | None = None
-    form: str | None = None
-    new_tokens: int | None = None
-    beams: int = 1
-    no_repeat_ngram: int = 0
-    temperature: float = 0.0
-    seeds: tuple[int, ...] = (0,)
-    batch_size: int = 1
-    metrics: tuple[str, ...] | None = None
-    entity_model: str | None = None
-    bertscore_model: str | None = None
-    bertscore_layer: int | None = None
-    strict: bool = False
-    device: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.data is not None:
-            object.__setattr__(self, "data", str(self.data))
-        for name, known in (("method", METHODS), ("place", PLACES)):
-            value = getattr(self, name)
-            if value not in known and not (value is None and name == "place"):
-                raise UnlimiformerError(f"{name} is {value!r}; expected one of: {', '.join(known)}")
-        for name in ("examples", "input_limit", "new_tokens", "beams", "batch_size"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UnlimiformerError(f"{name} is {value}; expected at least 1")
-        if self.temperature < 0 or self.no_repeat_ngram < 0:
-            raise UnlimiformerError("temperature and no_repeat_ngram must be at least 0")
-        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
-            raise UnlimiformerError(f"seeds are {list(self.seeds)}; expected one or more different numbers")
-        if len(self.seeds) > 1 and self.temperature == 0:
-            raise UnlimiformerError(
-                f"seeds are {list(self.seeds)} with temperature 0, where all give the same answers: give one, or a "
-                "temperature"
-            )
-        for method, name in (("sled", "top_k"), ("sled", "focus"), ("memorizing", "layers"), ("memorizing", "focus")):
-            if self.method == method and name in self.config:
-                raise UnlimiformerError(f"{name} was given with method {method!r}, which decides it: leave it out")
-        UnlimiformerConfig(**self.config)
-
-    def generation(self, new_tokens: int) -> dict[str, Any]:
-        """For the model's `generate`."""
-        told: dict[str, Any] = {"max_new_tokens": self.new_tokens or new_tokens, "num_beams": self.beams}
-        told |= {"do_sample": self.temperature > 0, "no_repeat_ngram_size": self.no_repeat_ngram}
-        return told | ({"temperature": self.temperature} if self.temperature else {})
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a run found: means with their bounds, the scores (n,) of every item, and all that decided them.
-
-    `documents` numbers the document of each item. `peak_bytes` is of the process that wrote the last answer.
-    """
-
-    task: str
-    task_version: int
-    metrics: dict[str, Interval]
-    scores: dict[str, list[float]]
-    keys: list[str]
-    documents: list[int]
-    settings: dict[str, Any]
-    by_seed: dict[str, dict[str, float]]
-    left_out: list[str]
-    seconds: float
-    peak_bytes: int
-    versions: dict[str, str]
-
-    @classmethod
-    def read(cls, path: str | Path) -> Result:
-        """From its file, or from the folder of its run."""
-        file = Path(path) / RESULT if Path(path).is_dir() else Path(path)
-        try:
-            told = json.loads(file.read_text(encoding="utf-8"))
-            told["metrics"] = {name: Interval(**each) for name, each in told["metrics"].items()}
-            told["scores"] = {
-                name: [math.nan if score is None else score for score in scores]
-                for name, scores in told["scores"].items()
-            }
-            return cls(**told)
-        except OSError as error:
-            raise UnlimiformerError(
-                f"cannot read {file}: {error.strerror}; expected what `unlimiformer evaluate` wrote"
-            ) from None
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise UnlimiformerError(f"{file} is no result; expected what `unlimiformer evaluate` wrote") from None
-
-    def to_json(self) -> str:
-        """All of it."""
-        told = asdict(self)
-        told["scores"] = {
-            name: [None if math.isnan(score) else score for score in scores] for name, scores in self.scores.items()
-        }
-        return json.dumps(told, indent=1) + "\n"
 
 
 def evaluate(
