@@ -139,6 +139,8 @@ def test_index_then_generate_from_the_memory(folder, file, tmp_path):
         in run("index", "-", "-o", memory, "--model", folder, stdin=b"w9 " * 99, code=2).stderr
     )
     run("index", "-", "-o", memory, "--model", folder, "--overwrite", stdin=b"w9 " * 99)
+    shown = run("index", "-", "-o", memory, "--model", folder, "--store", "cells", stdin=b"w9 " * 99).stderr
+    assert b"cells was tried and left" in shown
     assert b"101 tokens in" in run("plan", memory, "--model", folder).stdout
     anew = str(tmp_path / "anew.memory")
     told = json.loads(run("index", memory, "-o", anew, "--model", folder, "--dtype", "float32", "--json").stdout)

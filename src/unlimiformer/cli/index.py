@@ -111,3 +111,8 @@ def command(
         style="dim",
     )
     messages.print(f"search: {figures['search']}", style="dim")
+    if config.store != "exact" and memory.store.saved()[0]["store"] == "exact":
+        messages.print(
+            f"{config.store} was tried and left: the text is short, the recall out of reach, or a scan takes no longer",
+            style="dim",
+        )
