@@ -93,14 +93,12 @@ class Desk:
                 sources = [reply.output.memory for reply in replies]
             for told, reply in zip(answers, replies, strict=True):
                 told.append({"question": question, "answer": reply.text, **self._passages(reply)})
-        tokens = [{"tokens": len(reply.output.memory)} for reply in replies]
+        tokens = [len(reply.output.memory) for reply in replies]
         if self.work.task == "summarize":
-            summaries = ({"summary": told["answer"], **told} for (told,) in answers)
-            rows = [
-                {name: value for name, value in row.items() if name not in ("question", "answer")} for row in summaries
-            ]
-            return [{**row, **count} for row, count in zip(rows, tokens, strict=True)]
-        return [{"answers": told, **count} for told, count in zip(answers, tokens, strict=True)]
+            found = [{"summary": reply.text, **self._passages(reply)} for reply in replies]
+        else:
+            found = [{"answers": told} for told in answers]
+        return [{**row, "tokens": count} for row, count in zip(found, tokens, strict=True)]
 
     @property
     def _reads_once(self) -> bool:
