@@ -112,7 +112,8 @@ def _check_reachable(address: str) -> None:
 
 def _no_ray(address: str, reason: str) -> UnlimiformerError:
     return UnlimiformerError(
-        f"no Ray at {address!r} ({reason}); expected an address such as 10.0.0.1:6379, `auto`, or `local`"
+        f"no Ray at {address!r} ({reason}); expected an address such as 10.0.0.1:6379, `auto`, or `local`; where "
+        "the cluster asks for a token, RAY_AUTH_MODE=token as well"
     )
 
 
