@@ -183,7 +183,7 @@ def many_documents(told: dict, tokens: int = 10_000) -> str:
             (
                 f"{documents:,}",
                 _hours(hours),
-                _hours(hours / 100),
+                _hours(hours / 100) if documents >= 100 else "–",
                 _hours(asking),
                 _size(disk),
                 f"{itself:,.2f} s",
