@@ -78,6 +78,13 @@ class Reply:
     reading: float
     answering: float
 
+    def quotes(self, count: int) -> list[dict[str, Any]]:
+        """So many passages that it came from, with their words; none where provenance was not asked for."""
+        looked, found = self.output.provenance, self.output.memory
+        passages = [] if looked is None else looked.passages(count)
+        text = found.text if passages else ""
+        return [{**vars(passage), "text": text[passage.start : passage.end]} for passage in passages]
+
 
 @dataclass
 class Conversation:

@@ -1,4 +1,4 @@
-"""JSON objects, one a line, appended as they come: a kill costs half a line at most."""
+"""Runs that go on: JSON objects, one a line, appended as they come (a kill costs half a line at most), and settings."""
 
 from __future__ import annotations
 
@@ -27,6 +27,11 @@ def kept_rows(path: Path) -> Iterator[dict[str, Any]]:
                     f"{path}, line {number} is no row; mend or remove that line, and the run goes on"
                 )
             yield row
+
+
+def begun_otherwise(kept: dict[str, Any], wanted: dict[str, Any]) -> str:
+    """What a run was begun with where something else is wanted, in words; empty where nothing is."""
+    return ", ".join(f"{name} {kept.get(name)!r}" for name, value in wanted.items() if kept.get(name) != value)
 
 
 def append_row(file: TextIO, row: dict[str, Any]) -> None:

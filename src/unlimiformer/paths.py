@@ -25,6 +25,11 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
+def folder_size(folder: Path) -> int:
+    """Bytes of all files in it."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
 def write_whole(path: Path, text: str) -> None:
     """Writes a file whole or not at all."""
     part = path.with_name(path.name + ".part")

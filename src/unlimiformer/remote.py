@@ -28,11 +28,6 @@ def check(place: str) -> None:
         _system(place)
 
 
-def folder_size(folder: Path) -> int:
-    """Bytes of all files in it."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
 def publish(folder: Path, url: str) -> None:
     """Copies a finished memory to a URL; its description goes last, so that half a copy is no memory."""
     system, root = _system(url)

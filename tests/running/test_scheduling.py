@@ -130,8 +130,8 @@ def test_long_documents_and_other_questions_are_not_put_together(tmp_path):
     path = tmp_path / "in.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"document": "z"}, {"document": "w"}]))
     documents = find_documents(path)
-    assert [WORK.batch(documents[n:], 9) for n in range(5)] == [1, 1, 1, 2, 1]
-    assert Work("index", "none", memories="here").batch(documents[3:], 9) == 1
+    assert [WORK.batch(documents[n:]) for n in range(5)] == [1, 1, 1, 2, 1]
+    assert Work("index", "none", memories="here").batch(documents[3:]) == 1
 
 
 class Killed(Exception):

@@ -19,8 +19,11 @@ from ..machine import cores
 from ..model import Unlimiformer
 from ..running import Work, find_documents
 from ..running import run as run_all
+from ..tokenizing import first_tokens
 
 QUESTION = "Who is the king?"
+_LOOP = "plain loop"
+_RUNS = {"1 worker, one by one": (1, 1), "1 worker": (1, 8), "2 workers": (2, 8)}  # workers, documents at once
 _GENERATION: dict[str, Any] = {"max_new_tokens": 24, "do_sample": False, "num_beams": 1}
 
 
@@ -44,9 +47,7 @@ def shelf(texts: Sequence[str], documents: int, tokenizer: Any, tokens: int) -> 
         text = texts[number % len(texts)]
         wanted = tokens * (1 + 7 * number // max(1, documents - 1)) // 8
         start = (number * 7919) % max(1, len(text) - 6 * wanted)
-        part = text[start : start + 6 * wanted]
-        ids = tokenizer(part, add_special_tokens=False, verbose=False)["input_ids"][:wanted]
-        cut.append(tokenizer.decode(ids))
+        cut.append(first_tokens(text[start : start + 6 * wanted], tokenizer, wanted))
     return cut
 
 
@@ -61,24 +62,22 @@ def run(
     """Measures all methods."""
     loaded = load(model)
     words = shelf(texts, documents, loaded[1], tokens)
-    methods: dict[str, Callable[[Path], tuple[float, float, float | None]]] = {
-        "plain loop": lambda folder: (_loop(model, loaded, words, cores()), 0.0, None),
-        "1 worker, one by one": lambda folder: _run(folder, model, 1, 1),
-        "1 worker": lambda folder: _run(folder, model, 1, 8),
-        "2 workers": lambda folder: _run(folder, model, 2, 8),
-    }
     best: dict[str, tuple[float, float, float | None]] = {}
     with tempfile.TemporaryDirectory() as scratch:
         source = Path(scratch) / "shelf.jsonl"
         source.write_text("".join(json.dumps({"document": text}) + "\n" for text in words), encoding="utf-8")
         for turn in range(repeats):
-            for name, method in methods.items():
+            for name, (workers, together) in {_LOOP: (1, 1), **_RUNS}.items():
                 say(f"{name}, {turn + 1} of {repeats}")
-                found = method(Path(scratch) / f"{turn}-{name}")
+                found: tuple[float, float, float | None]
+                if name == _LOOP:
+                    found = (_loop(model, loaded, words, cores()), 0.0, None)
+                else:
+                    found = _run(Path(scratch) / f"{turn}-{name}", model, workers, together)
                 best[name] = min(best.get(name, found), found)
-    loop = best["plain loop"][0]
+    loop = best[_LOOP][0]
     return [
-        Row(name, 2 if name.startswith("2") else 1, 3600 * documents / seconds, loop / seconds, starting, waiting)
+        Row(name, _RUNS.get(name, (1, 1))[0], 3600 * documents / seconds, loop / seconds, starting, waiting)
         for name, (seconds, starting, waiting) in best.items()
     ]
 

@@ -81,8 +81,7 @@ def command(
         with progress_bar("Reading") as progress:
             reply = talk.ask(question, progress, **generation)
         output = reply.output
-        found = output.provenance.passages(passages) if output.provenance else []
-        told.append(_figures(question, reply, found))
+        told.append(_figures(question, reply, reply.quotes(passages)))
         if not as_json:
             _show(told[-1])
     if provenance is not None:
@@ -99,11 +98,9 @@ def command(
         messages.print(line, style="dim")
 
 
-def _figures(question: str, reply: Reply, passages: list) -> dict[str, Any]:
-    text = reply.output.memory.text if passages else ""
-    shown = [{**vars(passage), "text": text[passage.start : passage.end]} for passage in passages]
+def _figures(question: str, reply: Reply, quotes: list[dict[str, Any]]) -> dict[str, Any]:
     told = {"question": question, "answer": reply.text, "seconds": reply.answering}
-    return {**told, "characters": len(text), "passages": shown}
+    return {**told, "characters": len(reply.output.memory.text) if quotes else 0, "passages": quotes}
 
 
 def _show(told: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from ..errors import UnlimiformerError
 from .console import integers, messages, progress_bar, quiet_libraries, write_json
-from .options import Focus, PositionsOption, Selection, TopK, fetch, load_wrapped, settings
+from .options import DEFAULT_MODEL, Focus, PositionsOption, Selection, TopK, fetch, load_wrapped, settings
 
 app = typer.Typer(help="Measure speed and memory.", no_args_is_help=True)
 
@@ -208,7 +208,7 @@ def train(
 
 @app.command("run")
 def run(
-    model: RealModel = "flan-t5-small-answers",
+    model: RealModel = DEFAULT_MODEL,
     text: RealText = NEEDLE_TEXTS,
     documents: Annotated[int, typer.Option(help="How many; cut from the texts.")] = 24,
     tokens: Annotated[int, typer.Option(help="Of the longest; the shortest has an eighth.")] = 4096,

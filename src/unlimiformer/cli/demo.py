@@ -10,13 +10,13 @@ import typer
 
 from ..machine import peak_memory
 from .console import messages, progress_bar, quiet_libraries, size
-from .options import fetch
+from .options import DEFAULT_MODEL, Model, fetch
 
-MODEL, TEXT = "flan-t5-small-answers", "shakespeare/hamlet"
+TEXT = "shakespeare/hamlet"
 
 
 def command(
-    model: Annotated[str, typer.Option(help="A name from `unlimiformer models`, a folder, or a hub id.")] = MODEL,
+    model: Model = DEFAULT_MODEL,
     text: Annotated[str, typer.Option(help="A name from `unlimiformer texts`, a file, or -.")] = TEXT,
     question: Annotated[list[str] | None, typer.Option(help="What to ask; can be given several times.")] = None,
     top_k: Annotated[int | None, typer.Option(help="Tokens each head attends to, or that are chosen.")] = None,

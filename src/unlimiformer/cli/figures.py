@@ -12,11 +12,11 @@ from ..errors import UnlimiformerError
 from ..pictures import pyplot
 from .console import integers, messages, progress_bar, quiet_libraries
 from .evaluate import Beams, Data, Examples, NewTokens, Split, Task
-from .options import AsJson, Device, Overlap, TopK, Window, fetch, load_wrapped, settings
+from .options import DEFAULT_MODEL, AsJson, Device, Overlap, TopK, Window, fetch, load_wrapped, settings
 
 app = typer.Typer(help="Draw the paper's figures from real runs.", no_args_is_help=True)
 
-MODEL, TEXT = "flan-t5-small-answers", "shakespeare/hamlet"
+TEXT = "shakespeare/hamlet"
 Model = Annotated[str, typer.Option(help="A name from `unlimiformer models`, a folder, or a hub id.")]
 Text = Annotated[str, typer.Option(help="A name from `unlimiformer texts`, or a file.")]
 Folder = Annotated[Path, typer.Option("--output", "-o", help="Where the files go.")]
@@ -24,7 +24,7 @@ Folder = Annotated[Path, typer.Option("--output", "-o", help="Where the files go
 
 @app.command("quality")
 def quality(
-    model: Model = MODEL,
+    model: Model = DEFAULT_MODEL,
     task: Task = "play-facts",
     data: Data = None,
     split: Split = "validation",
@@ -69,7 +69,7 @@ def quality(
 
 @app.command("time")
 def timing(
-    model: Model = MODEL,
+    model: Model = DEFAULT_MODEL,
     text: Text = TEXT,
     lengths: Annotated[str, typer.Option(help="Input tokens, as 1024,16384.")] = "512,2048,8192,32768",
     new_tokens: Annotated[int, typer.Option(help="Tokens of an answer.")] = 32,
@@ -97,7 +97,7 @@ def timing(
 
 @app.command("hits")
 def hits(
-    model: Model = MODEL,
+    model: Model = DEFAULT_MODEL,
     text: Text = TEXT,
     question: Annotated[str | None, typer.Option(help="What to ask; default: for a summary.")] = None,
     new_tokens: Annotated[int, typer.Option(help="Tokens of the answer, at most.")] = 128,
@@ -126,7 +126,7 @@ def hits(
 
 @app.command("mass")
 def mass(
-    model: Model = MODEL,
+    model: Model = DEFAULT_MODEL,
     text: Text = TEXT,
     ks: Annotated[str, typer.Option("--k", help="Numbers of tokens, with commas.")] = "16,64,256,1024,4096",
     lengths: Annotated[str, typer.Option(help="Beginnings of the text, in tokens.")] = "2048,8192,32768",

@@ -11,6 +11,7 @@ import typer
 
 from ..errors import UnlimiformerError
 from ..machine import peak_memory
+from ..paths import folder_size
 from .console import input_pieces, messages, progress_bar, size
 from .options import (
     AsJson,
@@ -97,7 +98,7 @@ def command(
         "windows": memory.windows,
         "windows_kept": begun[0] - 1,
         "seconds": time.perf_counter() - started,
-        "disk_bytes": sum(path.stat().st_size for path in output.rglob("*") if path.is_file()),
+        "disk_bytes": folder_size(output),
         "peak_bytes": peak_memory(),
         "search": memory.store.describe(),
     }

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..model import Unlimiformer
     from ..sources import Text
 
+DEFAULT_MODEL = "flan-t5-small-answers"
 File = Annotated[str, typer.Argument(help="A UTF-8 text file, - for standard input, or a memory (folder or URL).")]
 Model = Annotated[str, typer.Option(help="A name from `unlimiformer models`, a folder, or a hub id.")]
 Window = Annotated[int | None, typer.Option(help="Tokens read at once; default: the encoder's limit, or 1024.")]

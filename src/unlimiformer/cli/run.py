@@ -16,10 +16,12 @@ import typer
 from ..errors import UnlimiformerError
 from .console import messages, quiet_libraries
 from .options import (
+    DEFAULT_MODEL,
     AsJson,
     ComputeDtype,
     Dtype,
     Focus,
+    Model,
     Overlap,
     PositionsOption,
     Recall,
@@ -29,7 +31,6 @@ from .options import (
     Window,
     fetch,
 )
-from .serve import MODEL
 
 if TYPE_CHECKING:
     from ..running import Status
@@ -44,7 +45,7 @@ def command(
     question: Annotated[
         list[str] | None, typer.Option(help="ask: about every document; again for more. Lines may have their own.")
     ] = None,
-    model: Annotated[str, typer.Option(help="A name from `unlimiformer models`, a folder, or a hub id.")] = MODEL,
+    model: Model = DEFAULT_MODEL,
     memories: Annotated[
         str | None, typer.Option(help="index: folder or URL of the memories; default: beside the output.")
     ] = None,

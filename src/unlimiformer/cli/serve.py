@@ -10,13 +10,11 @@ import typer
 
 from ..errors import UnlimiformerError
 from .console import messages, quiet_libraries
-from .options import Device, Dtype, Focus, Overlap, TopK, Window, fetch, load_wrapped, settings
-
-MODEL = "flan-t5-small-answers"
+from .options import DEFAULT_MODEL, Device, Dtype, Focus, Model, Overlap, TopK, Window, fetch, load_wrapped, settings
 
 
 def command(
-    model: Annotated[str, typer.Option(help="A name from `unlimiformer models`, a folder, or a hub id.")] = MODEL,
+    model: Model = DEFAULT_MODEL,
     folder: Annotated[Path | None, typer.Option(help="Where documents are kept; default: the user's cache.")] = None,
     host: Annotated[str, typer.Option(help="Anything but this machine itself needs a token.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0 takes a free one.")] = 8000,

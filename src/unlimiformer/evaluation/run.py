@@ -21,7 +21,7 @@ from ..config import UnlimiformerConfig
 from ..encoding import Progress
 from ..errors import UnlimiformerError
 from ..fingerprint import model_digest
-from ..journal import append_row, kept_rows
+from ..journal import append_row, begun_otherwise, kept_rows
 from ..loading import load_on
 from ..machine import peak_memory
 from ..paths import write_whole
@@ -126,8 +126,7 @@ def _kept(folder: Path, identity: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_others(folder: Path, kept: dict[str, Any], wanted: dict[str, Any]) -> None:
-    if other := [name for name, value in wanted.items() if kept.get(name) != value]:
-        values = ", ".join(f"{name} {kept.get(name)!r}" for name in other)
+    if values := begun_otherwise(kept, wanted):
         raise UnlimiformerError(f"{folder} has a run with {values}; give these, or another folder")
 
 

@@ -7,7 +7,6 @@ import re
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,8 @@ from ..fingerprint import model_digest
 from ..loading import load_on
 from ..memory import Memory
 from ..model import Unlimiformer
-from ..paths import cache_folder
-from .documents import ChangedError, Document
+from ..paths import cache_folder, folder_size
+from .documents import Document
 from .work import Row, Work, failure
 
 
@@ -60,8 +59,7 @@ class Desk:
                 raise
             if len(documents) > 1:
                 return [row for document in documents for row in self.do([document])]
-            changed = isinstance(error, ChangedError)  # then the next run does it again
-            return [failure(replace(documents[0], digest="") if changed else documents[0], explanation(error))]
+            return [failure(documents[0].unreadable(error), explanation(error))]
 
     def close(self) -> None:
         """Leaves the model as it was."""
@@ -123,12 +121,7 @@ class Desk:
             self._settings = settings
 
     def _passages(self, reply: Reply) -> Row:
-        looked = reply.output.provenance
-        if looked is None:
-            return {}
-        text = reply.output.memory.text
-        found = looked.passages(self.work.passages)
-        return {"passages": [{**vars(passage), "text": text[passage.start : passage.end]} for passage in found]}
+        return {} if reply.output.provenance is None else {"passages": reply.quotes(self.work.passages)}
 
     def _indexed(self, document: Document) -> Row:
         if document.memory is not None:
@@ -140,7 +133,7 @@ class Desk:
             else Path(place)
         )
         memory = self._wrapped.index(document.source(), folder=folder, overwrite=True)
-        told = {"tokens": len(memory), "windows": memory.windows, "bytes": remote.folder_size(folder)}
+        told = {"tokens": len(memory), "windows": memory.windows, "bytes": folder_size(folder)}
         if remote.is_url(place):
             del memory
             remote.publish(folder, place)

@@ -50,8 +50,15 @@ class Document:
 
         if self.memory is not None or self.error is not None or self.carried is not None:
             return self
-        source = self.source()
-        return replace(self, carried=source if isinstance(source, str) else "".join(file_pieces(source)))
+        try:
+            source = self.source()
+            return replace(self, carried=source if isinstance(source, str) else "".join(file_pieces(source)))
+        except (UnlimiformerError, OSError) as error:
+            return self.unreadable(error)
+
+    def unreadable(self, error: Exception) -> Document:
+        """The document as one that failed; what has changed meanwhile has no digest, so that the next run does it."""
+        return replace(self, error=str(error), digest="" if isinstance(error, ChangedError) else self.digest)
 
 
 class ChangedError(UnlimiformerError):
@@ -154,9 +161,10 @@ def _refuse_half_characters(told: dict[str, Any]) -> None:
 
 def _is_text(words: str) -> bool:
     try:
-        return bool(words.encode() or True)
+        words.encode()
     except UnicodeEncodeError:
         return False
+    return True
 
 
 def _printable(name: str) -> str:

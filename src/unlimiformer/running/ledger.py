@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 from ..disk import explained
 from ..errors import UnlimiformerError
-from ..journal import append_row, kept_rows, line_of
+from ..journal import append_row, begun_otherwise, kept_rows, line_of
 from ..paths import write_whole
 from .documents import Document
 
@@ -104,8 +104,7 @@ class Ledger:
         if not rows:
             write_whole(self._settings, json.dumps(settings, indent=1) + "\n")
         kept = json.loads(self._settings.read_text(encoding="utf-8"))
-        if other := [name for name, value in settings.items() if kept.get(name) != value]:
-            values = ", ".join(f"{name} {kept.get(name)!r}" for name in other)
+        if values := begun_otherwise(kept, settings):
             raise UnlimiformerError(f"{self.path} was begun with {values}; give these, or another output")
         for row in kept_rows(self.path):
             if not isinstance(row.get("id"), str) or not isinstance(row.get("digest"), str):

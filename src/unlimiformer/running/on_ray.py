@@ -68,7 +68,7 @@ class RayActors:
 
     def give(self, worker: int, documents: Sequence[Document]) -> None:
         """With their texts: the machine may not have the files."""
-        carried = [_with_text(document) for document in documents]
+        carried = [document.with_text() for document in documents]
         self._calls[self._actors[worker].do.remote(carried)] = worker
 
     def dismiss(self, worker: int) -> None:
@@ -134,10 +134,3 @@ class _Actor:
         """Their rows."""
         assert self.desk is not None, "it was opened"
         return ("done", self.desk.do(documents))
-
-
-def _with_text(document: Document) -> Document:
-    try:
-        return document.with_text()
-    except (UnlimiformerError, OSError) as error:
-        return replace(document, error=str(error))

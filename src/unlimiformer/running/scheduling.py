@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -150,11 +151,8 @@ class _Round:
     def _give(self, worker: int) -> None:
         fair = -(-len(self._waiting) // (_SHARES * self._workers))
         head = [self._waiting[place] for place in range(min(len(self._waiting), fair, self._work.batch_size))]
-        if self._deaths.get(head[0].id):
-            count = 1  # what may have killed a worker is done alone
-        else:
-            alone = next((n for n, each in enumerate(head) if self._deaths.get(each.id)), len(head))
-            count = self._work.batch(head[:alone], fair)
+        harmless = list(takewhile(lambda document: document.id not in self._deaths, head))
+        count = self._work.batch(harmless) if harmless else 1  # what may have killed a worker is done alone
         documents = [self._waiting.popleft() for _ in range(count)]
         self._idle.discard(worker)
         self._at[worker] = documents

@@ -67,17 +67,17 @@ class Work:
         """The questions about a document; None: to summarise it."""
         return (None,) if self.task == "summarize" else tuple(dict.fromkeys((*document.questions, *self.questions)))
 
-    def batch(self, waiting: Sequence[Document], most: int) -> int:
+    def batch(self, waiting: Sequence[Document]) -> int:
         """How many of the documents that wait, longest first, are done together: as many as are alike and short."""
         first, size = waiting[0], 0
         if self.task == "index":
             return 1
-        for count, document in enumerate(waiting[: max(1, min(most, self.batch_size))]):
+        for count, document in enumerate(waiting[: self.batch_size]):
             alike = (self.asked(document), document.memory is None) == (self.asked(first), first.memory is None)
             size += document.size
             if count and (not alike or size > _TOGETHER_BYTES):
                 return count
-        return min(max(1, most), self.batch_size, len(waiting))
+        return min(self.batch_size, len(waiting))
 
 
 def failure(document: Document, reason: str) -> Row:
