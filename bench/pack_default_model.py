@@ -11,7 +11,7 @@ from pathlib import Path
 
 from safetensors.torch import load_file, save_file
 
-from unlimiformer.catalogue.flan_t5_answers import ADAPTER
+from unlimiformer.hub.converters.flan_t5_answers import ADAPTER
 
 FILE, USAGE, CONFIG = "adapter_model.safetensors", "unlimiformer.json", "adapter_config.json"
 WANTED = ("base_model_name_or_path", "lora_alpha", "peft_type", "r", "target_modules", "task_type")

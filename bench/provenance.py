@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 
 from unlimiformer import Unlimiformer
-from unlimiformer.asking import Asking, Conversation
 from unlimiformer.benchmarks.needle import needles, planted
-from unlimiformer.catalogue import get_model, get_text
+from unlimiformer.hub import get_model, get_text
+from unlimiformer.qa import DocumentQA, QuestionFormat
 
 MODELS = ("flan-t5-small-answers", "smollm2-135m-instruct")
 PLAYS = ("hamlet", "macbeth", "othello", "lear")
@@ -28,7 +28,7 @@ def main(tokens: int = 16_000, depths: int = 8) -> None:
         get_model(name)
         with Unlimiformer.from_pretrained(name) as u:
             facts = needles(depths, "reported")
-            talk = Conversation(u, planted(text, facts, tokens, u.tokenizer), Asking.for_model(name))
+            talk = DocumentQA(u, planted(text, facts, tokens, u.tokenizer), QuestionFormat.for_model(name))
             found = []
             for fact in facts:
                 reply = talk.ask(fact.question, provenance=True, max_new_tokens=24, do_sample=False, num_beams=1)
@@ -45,7 +45,7 @@ def main(tokens: int = 16_000, depths: int = 8) -> None:
         RESULTS.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
 
 
-def _times(talk: Conversation, question: str) -> tuple[float, float]:
+def _times(talk: DocumentQA, question: str) -> tuple[float, float]:
     """Seconds of an answer with and without provenance."""
     best = {True: float("inf"), False: float("inf")}
     settings = {"max_new_tokens": 32, "min_new_tokens": 32, "do_sample": False, "num_beams": 1}

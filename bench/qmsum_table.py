@@ -19,11 +19,11 @@ import torch
 from transformers import AutoTokenizer
 
 from unlimiformer import Unlimiformer
-from unlimiformer.asking import Asking
-from unlimiformer.catalogue import get_model
+from unlimiformer.engines.seq2seq.attention import EVERYTHING
 from unlimiformer.evaluation.metrics.rouge import rouge
-from unlimiformer.retrieval import EVERYTHING
-from unlimiformer.tokenizing import first_tokens
+from unlimiformer.hub import get_model
+from unlimiformer.qa import QuestionFormat
+from unlimiformer.text.tokenization import truncate_text
 from unlimiformer.training import Example, TrainingSettings, examples, train
 
 MODEL, LIMIT, TESTED, TARGET, NEW = "flan-t5-small", 1536, 6144, 128, 96
@@ -56,7 +56,7 @@ def main(data: str, validation: str, count: int = 48, validated: int = 24, seeds
             if len(done) < len(asked):
                 settings = _settings(data, validation, count, seed, changes)
                 folder = Path("build/qmsum") / f"{'-'.join(map(str, changes.values()))}-{count}-{seed}"
-                train(settings, folder, say=lambda line: print(line, flush=True))
+                train(settings, folder, log=lambda line: print(line, flush=True))
                 for number, answer in _answers(folder, settings, test, asked, done):
                     told.append((name, seed, number, answer))
                     _keep(told, count, asked)
@@ -87,7 +87,7 @@ def _settings(data: str, validation: str, count: int, seed: int, changes: dict) 
 
 def _shortened(example: Example) -> Example:
     """Of a meeting, so much as every row of the table is tested with."""
-    return replace(example, document=first_tokens(example.document, _tokenizer(), TESTED))
+    return replace(example, document=truncate_text(example.document, _tokenizer(), TESTED))
 
 
 @cache
@@ -97,7 +97,7 @@ def _tokenizer() -> Any:
 
 @torch.no_grad()
 def _answers(folder: Path, settings: TrainingSettings, test: str, asked: list, done: set):
-    asking = Asking(settings.question, settings.form)
+    asking = QuestionFormat(settings.question, settings.form)
     with Unlimiformer.from_pretrained(folder, top_k=EVERYTHING if test == "sled" else None) as u:
         for number, example in enumerate(asked):
             if number in done:

@@ -12,12 +12,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from unlimiformer.catalogue import TEXTS, get_text
-from unlimiformer.loading import load
-from unlimiformer.machine import peak_memory
-from unlimiformer.running import find_documents, scheduling
-from unlimiformer.running.crew import Done, Ready
-from unlimiformer.tokenizing import first_tokens
+from unlimiformer.batch import find_documents
+from unlimiformer.batch import runner as scheduling
+from unlimiformer.batch.pool import Done, Ready
+from unlimiformer.hub import TEXTS, get_text
+from unlimiformer.hub.loading import load
+from unlimiformer.text.tokenization import truncate_text
+from unlimiformer.utils.system import peak_memory
 
 RESULTS = Path(__file__).parent / "results" / "scale.json"
 ANSWER = 32
@@ -63,7 +64,7 @@ class Nobody:
     def __init__(self) -> None:
         self._news: list = []
 
-    def hire(self) -> int:
+    def start(self) -> int:
         """One is enough."""
         self._news.append(Ready(0, {"model_digest": "none"}))
         return 0
@@ -84,12 +85,12 @@ class Nobody:
 
 def runner(documents: int) -> None:
     """Runs that many documents with nobody, and again with all of them done; prints what it took."""
-    scheduling.staffed = lambda *_: (Nobody(), 1)  # type: ignore[assignment]
+    scheduling.create_pool = lambda *_: (Nobody(), 1)  # type: ignore[assignment]
     with tempfile.TemporaryDirectory() as scratch:
         source, out = Path(scratch) / "in.jsonl", Path(scratch) / "out.jsonl"
         with source.open("w") as file:
             file.writelines(f'{{"id": {n}, "document": "text number {n}"}}\n' for n in range(documents))
-        work, times = scheduling.Work("ask", "none", questions=("Who?",)), []
+        work, times = scheduling.Job("ask", "none", questions=("Who?",)), []
         for _ in range(2):
             started = time.perf_counter()
             scheduling.run(find_documents(source), out, work)
@@ -116,7 +117,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         for tokens in map(int, given.lengths.split(",")):
             text = Path(scratch) / f"{tokens}.txt"
-            text.write_text(first_tokens(words, tokenizer, tokens), encoding="utf-8")
+            text.write_text(truncate_text(words, tokenizer, tokens), encoding="utf-8")
             rows += measure(text, Path(scratch) / f"{tokens}.memory", given.model)
             told = {"model": given.model, "cores": 1, "answer_tokens": ANSWER, "rows": rows, "runner": without}
             given.results.write_text(json.dumps(told, indent=1) + "\n")

@@ -14,8 +14,8 @@ from pathlib import Path
 from selenium import webdriver
 from selenium.webdriver import ActionChains
 
-from unlimiformer.catalogue import get_text
 from unlimiformer.demo import FACTS, plant
+from unlimiformer.hub import get_text
 
 PICTURE = Path(__file__).parent.parent / "docs" / "page.png"
 

@@ -15,8 +15,8 @@ from rouge_score.rouge_scorer import RougeScorer
 
 from unlimiformer import Unlimiformer
 from unlimiformer.benchmarks.needle import needles, planted
-from unlimiformer.catalogue import get_model, get_text
-from unlimiformer.loading import load
+from unlimiformer.hub import get_model, get_text
+from unlimiformer.hub.loading import load
 
 MODEL = "smollm2-135m-instruct"
 POLICIES = (

@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-from unlimiformer.catalogue import get_model, get_text
+from unlimiformer.hub import get_model, get_text
 
 MODEL = "flan-t5-small-answers"
 PLAYS = ("hamlet", "macbeth", "othello", "lear", "tempest")

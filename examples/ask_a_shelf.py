@@ -9,14 +9,14 @@ import json
 import sys
 from pathlib import Path
 
-from unlimiformer.running import Work, find_documents, run
+from unlimiformer.batch import Job, find_documents, run
 
 
 def main() -> None:
     """Workers import this file: what runs stands in a function."""
     model, folder, output, *questions = sys.argv[1:]
-    work = Work("ask", model, questions=tuple(questions), generation={"max_new_tokens": 24, "do_sample": False})
-    run(find_documents(folder), output, work, say=lambda line: sys.stderr.write(line + "\n"))
+    work = Job("ask", model, questions=tuple(questions), generation={"max_new_tokens": 24, "do_sample": False})
+    run(find_documents(folder), output, work, log=lambda line: sys.stderr.write(line + "\n"))
     for line in Path(output).read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         for told in row.get("answers", [{"question": "", "answer": row.get("error")}]):

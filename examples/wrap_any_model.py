@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from unlimiformer import Unlimiformer
-from unlimiformer.loading import load
+from unlimiformer.hub.loading import load
 
 name, file = sys.argv[1:3]
 model, tokenizer = load(name)

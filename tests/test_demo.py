@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tiny import WINDOW, make
+from tiny_models import WINDOW, make
 
 from unlimiformer import Unlimiformer
-from unlimiformer.asking import Asking
 from unlimiformer.demo import FACTS, Fact, ask, draw, plant
+from unlimiformer.qa import QuestionFormat
 
 
 def test_facts_are_planted_whole_and_in_their_places():
@@ -24,7 +24,7 @@ def test_facts_are_planted_whole_and_in_their_places():
 
 def test_both_answers_and_the_picture(tokenizer, book, tmp_path):
     u = Unlimiformer(make("t5"), tokenizer, window=WINDOW, top_k=9)
-    answers = list(ask(u, book, ["w1 w2", "w3"], Asking(form="w9 {question} w8")))
+    answers = list(ask(u, book, ["w1 w2", "w3"], QuestionFormat(form="w9 {question} w8")))
     assert [answer.question for answer in answers] == ["w1 w2", "w3"]
     for answer in answers:
         assert answer.truncated != answer.unlimited

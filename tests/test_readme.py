@@ -84,7 +84,7 @@ def _before(command: str) -> list[tuple[str, str]]:
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory):
-    from unlimiformer.catalogue import get_text
+    from unlimiformer.hub import get_text
 
     get_text(SHORT)
     return tmp_path_factory.mktemp("made")
@@ -143,7 +143,7 @@ def test_python(capsys, tmp_path):
 
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
 def test_examples(example, tmp_path):
-    from unlimiformer.catalogue import get_model, get_text
+    from unlimiformer.hub import get_model, get_text
 
     get_model("flan-t5-small")
     text = tmp_path / "text.txt"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .config import UnlimiformerConfig
     from .errors import UnlimiformerError, UnsupportedModelError
-    from .memory import Memory
+    from .memory.memory import Memory
     from .model import Output, Unlimiformer
 
 __version__ = "0.1.0"

@@ -10,17 +10,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from .asking import Asking, Conversation, Reply
-from .encoding import Progress
+from .memory.encode import Progress
 from .model import Output, Unlimiformer
-from .pictures import pyplot
-from .provenance import Passage
+from .provenance.provenance import Passage
+from .qa import Answer, DocumentQA, QuestionFormat
+from .utils.plotting import pyplot
 
 _BEAMS = 4  # a greedy copy of a long number may lose a digit
 
 
 @dataclass(frozen=True)
-class Answer:
+class DemoAnswer:
     """One question's two answers, and where the second came from."""
 
     question: str
@@ -35,7 +35,7 @@ class Answer:
     output: Output
 
     @classmethod
-    def of(cls, question: str, truncated: str, reply: Reply, passages: list[Passage], window: int) -> Answer:
+    def of(cls, question: str, truncated: str, reply: Answer, passages: list[Passage], window: int) -> DemoAnswer:
         """From a reply and what is known beside it."""
         output = reply.output
         figures = (window, len(output.memory), output.memory.nbytes, reply.reading, reply.answering)
@@ -48,7 +48,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Fact:
+class PlantedFact:
     """A sentence that stands nowhere in the text until it is planted there, and the question that it answers."""
 
     place: float
@@ -57,13 +57,13 @@ class Fact:
 
 
 FACTS = (
-    Fact(0.20, "The harbour master of Lisbon is called Duarte.", "What is the harbour master of Lisbon called?"),
-    Fact(0.35, "The code of the vault in Prague is 48213.", "What is the code of the vault in Prague?"),
-    Fact(0.65, "The painter Marit Solberg lives in Bergen.", "Where does the painter Marit Solberg live?"),
+    PlantedFact(0.20, "The harbour master of Lisbon is called Duarte.", "What is the harbour master of Lisbon called?"),
+    PlantedFact(0.35, "The code of the vault in Prague is 48213.", "What is the code of the vault in Prague?"),
+    PlantedFact(0.65, "The painter Marit Solberg lives in Bergen.", "Where does the painter Marit Solberg live?"),
 )
 
 
-def plant(text: str, facts: Sequence[Fact]) -> str:
+def plant(text: str, facts: Sequence[PlantedFact]) -> str:
     """The text with each fact as a paragraph of its own, at the first empty line after its place."""
     lines = text.split("\n")
     for fact in sorted(facts, key=lambda fact: fact.place, reverse=True):
@@ -78,21 +78,21 @@ def ask(
     wrapped: Unlimiformer,
     text: str,
     questions: Sequence[str],
-    asking: Asking | None = None,
+    asking: QuestionFormat | None = None,
     progress: Progress | None = None,
-) -> Iterator[Answer]:
+) -> Iterator[DemoAnswer]:
     """Asks each question twice: of as much of the text as the plain model sees, and of all of it."""
     settings: dict[str, Any] = {"max_new_tokens": 24, "do_sample": False}
-    talk = Conversation(wrapped, text, asking or Asking(form="{question}"))
+    talk = DocumentQA(wrapped, text, asking or QuestionFormat(form="{question}"))
     beams = _BEAMS if talk.asks_the_decoder else 1
     for question in questions:
         truncated = talk.truncated(question, num_beams=beams, **settings)
         reply = talk.ask(question, progress, provenance=True, num_beams=beams, **settings)
         assert reply.output.provenance is not None, "it was asked for"
-        yield Answer.of(question, truncated, reply, reply.output.provenance.passages(2, 40), talk.plain_window)
+        yield DemoAnswer.of(question, truncated, reply, reply.output.provenance.passages(2, 40), talk.context_length)
 
 
-def draw(answers: Sequence[Answer], path: Path, title: str) -> None:
+def draw(answers: Sequence[DemoAnswer], path: Path, title: str) -> None:
     """A strip a question: where in the text its attention fell, and where the truncated model's input ends."""
     plots = pyplot()
     figure, axes = plots.subplots(len(answers), 1, figsize=(8, 0.5 + 1.15 * len(answers)), squeeze=False, sharex=True)

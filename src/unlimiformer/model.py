@@ -10,17 +10,17 @@ from typing import Any
 
 from torch import Tensor
 
-from .checks import check_tokenizer, check_weights
 from .config import UnlimiformerConfig
-from .encoding import Progress
-from .engines import DecoderOnlyEngine, EncoderDecoderEngine
+from .engines import CausalEngine, Seq2SeqEngine
+from .engines.seq2seq.hooks import HookManager
+from .engines.validation import check_tokenizer, check_weights
 from .errors import UnlimiformerError, UnsupportedModelError
-from .install import Installation
-from .memory import Memory
-from .provenance import Provenance
-from .sources import Text, is_ids
-from .tokenizing import pieces
-from .usage import completed
+from .hub.saved_settings import completed
+from .memory.encode import Progress
+from .memory.memory import Memory
+from .provenance.provenance import Provenance
+from .text.sources import TextSource, is_ids
+from .text.tokenization import pieces
 
 
 @dataclass(frozen=True)
@@ -62,16 +62,16 @@ class Unlimiformer:
         if tokenizer is not None:
             check_tokenizer(tokenizer, base.config, base.get_input_embeddings().num_embeddings)
         crossing = getattr(base.config, "is_encoder_decoder", False)
-        kind = EncoderDecoderEngine if crossing else DecoderOnlyEngine
-        self.engine: EncoderDecoderEngine | DecoderOnlyEngine = kind(model, base, tokenizer, self.config)
+        kind = Seq2SeqEngine if crossing else CausalEngine
+        self.engine: Seq2SeqEngine | CausalEngine = kind(model, base, tokenizer, self.config)
         self.window, self.top_k = self.engine.window, self.engine.top_k
 
     @property
-    def installation(self) -> Installation:
+    def hooks(self) -> HookManager:
         """The hooks in an encoder–decoder."""
-        if not isinstance(self.engine, EncoderDecoderEngine):
+        if not isinstance(self.engine, Seq2SeqEngine):
             raise UnlimiformerError(f"{type(self.model).__name__} is decoder-only; expected an encoder–decoder here")
-        return self.engine.installation
+        return self.engine.hooks
 
     @classmethod
     def from_pretrained(
@@ -87,14 +87,14 @@ class Unlimiformer:
 
         With a `device_map`, such as "auto", accelerate spreads a model that is too large for one device.
         """
-        from .loading import load
+        from .hub.loading import load
 
         model, tokenizer = load(name, torch_dtype, device_map=device_map)
         return cls(model, tokenizer, config, **settings)
 
     def index(
         self,
-        source: Text,
+        source: TextSource,
         prefix: str | None = None,
         progress: Progress | None = None,
         folder: str | os.PathLike[str] | None = None,
@@ -123,7 +123,7 @@ class Unlimiformer:
 
     def generate(
         self,
-        source: Text | Memory | list,
+        source: TextSource | Memory | list,
         prompt: str | Sequence[str] | None = None,
         prefix: str | Sequence[str] | None = None,
         provenance: bool = False,
@@ -146,7 +146,7 @@ class Unlimiformer:
         for (sequences, looked), memory, asked in zip(made, memories, prompts, strict=True):
             if looked is not None and self.tokenizer is not None:
                 given = generation.get("decoder_input_ids")
-                told = self.engine.given_tokens(asked) if given is None else given.shape[1]
+                told = self.engine.prompt_length(asked) if given is None else given.shape[1]
                 looked = looked.said(pieces(self.tokenizer, sequences[0, told:].tolist()))
             results.append(Output(self._decode(sequences), sequences, memory, looked))
         return results if many else results[0]

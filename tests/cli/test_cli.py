@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from conftest import save
-from tiny import make
-from tiny_decoders import tiny_decoder
-from warm import unlimiformer
+from tiny_causal_models import tiny_decoder
+from tiny_models import make
+from warm_cli import unlimiformer
 
 
 def run(*arguments: str, stdin: bytes | None = None, code: int = 0, **environment: str) -> subprocess.CompletedProcess:

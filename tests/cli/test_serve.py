@@ -14,7 +14,7 @@ import httpx
 import pytest
 from conftest import make_book, make_tokenizer, save
 from test_cli import run
-from tiny import make
+from tiny_models import make
 
 
 @pytest.fixture(scope="module")

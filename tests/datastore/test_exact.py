@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unlimiformer.datastore import DTYPES, ExactStore, native
+from unlimiformer.datastore import DTYPES, ExactStore
+from unlimiformer.datastore.kernels import native
 
 
 def _filled(rows: int, width: int, dtype: str, seed: int = 0) -> ExactStore:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import make_book, make_tokenizer, save
-from tiny import WINDOW, make
-from tiny_decoders import tiny_decoder
+from tiny_causal_models import tiny_decoder
+from tiny_models import WINDOW, make
 
 from unlimiformer import Unlimiformer
 from unlimiformer.errors import UnlimiformerError

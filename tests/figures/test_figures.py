@@ -8,14 +8,14 @@ import json
 import pytest
 import torch
 from conftest import make_book, make_tokenizer, save
-from tiny import WINDOW, make
+from tiny_models import WINDOW, make
 
 from unlimiformer import Unlimiformer
-from unlimiformer.asking import Asking
+from unlimiformer.engines.seq2seq.sample_queries import sample_queries
 from unlimiformer.errors import UnlimiformerError
 from unlimiformer.evaluation import EvaluationSettings
 from unlimiformer.figures import hits, mass, quality, timing
-from unlimiformer.probing import real_queries
+from unlimiformer.qa import QuestionFormat
 
 
 @pytest.fixture
@@ -34,8 +34,8 @@ def test_mass_is_that_of_a_plain_softmax(wrapped, book, tmp_path):
     memory = wrapped.index(book)
     rows, (data, picture) = mass.run(wrapped, memory, (1, 4, 50, 1000), (50, 120, 9999), tmp_path)
     assert picture.stat().st_size > 5000 and len(_rows(data)) == len(rows) == 3 * 2 * 4 * 4
-    views = wrapped.installation.attentions
-    heard = real_queries(wrapped.model, wrapped.installation, memory)
+    views = wrapped.hooks.attentions
+    heard = sample_queries(wrapped.model, wrapped.hooks, memory)
     states = memory.store.states.float()
     for row in rows:
         calls = [call.reshape(-1, views[0].heads, call.shape[-1]) for call in heard[row["layer"] :: len(views)]]
@@ -50,7 +50,7 @@ def test_mass_is_that_of_a_plain_softmax(wrapped, book, tmp_path):
 
 
 def test_hits_are_those_of_every_head_at_every_step(wrapped, book, tmp_path):
-    figures, (data, _) = hits.run(wrapped, Asking(), book, "w1", 6, tmp_path)
+    figures, (data, _) = hits.run(wrapped, QuestionFormat(), book, "w1", 6, tmp_path)
     rows = _rows(data)
     assert sum(float(row["share_of_hits"]) for row in rows) == pytest.approx(1, abs=1e-4)
     looked = wrapped.generate(book, prefix="w1\n", provenance=True, max_new_tokens=6, do_sample=False).provenance
@@ -62,12 +62,12 @@ def test_hits_are_those_of_every_head_at_every_step(wrapped, book, tmp_path):
 
 
 def test_hits_of_a_text_that_fits_the_window_are_all_of_it(wrapped, tmp_path):
-    figures, _ = hits.run(wrapped, Asking(), "w1 w2 w3 w4 w5", "w1", 3, tmp_path)
+    figures, _ = hits.run(wrapped, QuestionFormat(), "w1 w2 w3 w4 w5", "w1", 3, tmp_path)
     assert figures["retrieved_once_or_more"] == 1
 
 
 def test_time_is_measured_for_every_method_and_length(wrapped, book, tmp_path):
-    rows, (data, picture) = timing.run(wrapped, Asking(), book, (40, 90), 2, 1, tmp_path, lambda line: None)
+    rows, (data, picture) = timing.run(wrapped, QuestionFormat(), book, (40, 90), 2, 1, tmp_path, lambda line: None)
     assert [(row["tokens"], row["method"]) for row in rows] == [
         (length, method) for length in (40, 90) for method in ("truncate", "unlimiformer", "sled")
     ]

@@ -8,13 +8,14 @@ import re
 
 import pytest
 
-from unlimiformer.benchmarks.needle import WORDINGS
+from unlimiformer.benchmarks.needle import NEEDLE_WORDINGS
 from unlimiformer.errors import UnlimiformerError
-from unlimiformer.tasks import Example, Task, examples, facts, task, tasks
-from unlimiformer.tasks.condensing import condensed
+from unlimiformer.tasks import Example, Task, examples, task, tasks
+from unlimiformer.tasks import synthetic as facts
+from unlimiformer.tasks.condense import condensed
 from unlimiformer.tasks.definition import Size
-from unlimiformer.tasks.facts import WORDS, examples_in
-from unlimiformer.tasks.facts import facts as some_facts
+from unlimiformer.tasks.synthetic import WORDS, examples_in
+from unlimiformer.tasks.synthetic import facts as some_facts
 
 
 def test_both_shapes_of_lines(tmp_path):
@@ -135,7 +136,7 @@ def test_several_sources_and_written_facts(tmp_path, monkeypatch):
 def test_what_is_reported_was_not_learned():
     """No wording of `bench needle` can be written by the program."""
     learned = {word for name in ("roles", "codes", "titles", "vehicles") for word in WORDS[name]}
-    for kinds in WORDINGS.values():
+    for kinds in NEEDLE_WORDINGS.values():
         for forms in kinds.values():
             for sentence, _ in forms:
                 assert not any(f" {word} " in f" {sentence.lower()} " for word in map(str.lower, learned)), sentence

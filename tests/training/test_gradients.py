@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from oracle import differentiable_states, relative
-from tiny import WINDOW, make
+from reference import differentiable_states, relative
+from tiny_models import WINDOW, make
 
-from unlimiformer import Unlimiformer, reading, recomputing
-from unlimiformer.install import PlaceholderOutput
+from unlimiformer import Unlimiformer
+from unlimiformer.engines.seq2seq import attention_grad as recomputing
+from unlimiformer.engines.seq2seq.placeholder import PlaceholderOutput
+from unlimiformer.memory import indexer as reading
 
 FAMILIES = ("bart", "t5", "pegasus", "led", "marian", "mt5")
 TOLERANCE = 2e-5

@@ -11,7 +11,7 @@ import pytest
 import torch
 from conftest import make_book, make_tokenizer, save
 from safetensors.torch import load_file
-from tiny import WINDOW, make
+from tiny_models import WINDOW, make
 
 from unlimiformer.training import TrainingSettings, train
 

@@ -7,20 +7,20 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import save
-from oracle import relative
-from tiny import WINDOW, make, random_ids
+from reference import relative
+from tiny_models import WINDOW, make, random_ids
 
 from unlimiformer import Unlimiformer
+from unlimiformer.engines.seq2seq.attention import RetrievalPolicy, draw
 from unlimiformer.errors import UnlimiformerError
-from unlimiformer.retrieval import Policy, draw
+from unlimiformer.hub.saved_settings import GATE, save_gate, usage_text
 from unlimiformer.training.strategies import STRATEGIES, Memorizing
-from unlimiformer.usage import GATE, keep_gate, usage_text
 
 LONG = 4 * WINDOW
 
 
 def _logits(model, u, policies, ids, labels):
-    u.installation.policies = policies
+    u.hooks.policies = policies
     return model(input_ids=ids, decoder_input_ids=labels).logits
 
 
@@ -41,7 +41,7 @@ def test_random_draws_anew_for_every_layer_and_step():
     model, ids, labels = make("bart"), random_ids(1, LONG), random_ids(1, 5, seed=4)
     strategy = STRATEGIES["random"](8)
     with Unlimiformer(model, window=WINDOW, top_k=8) as u, torch.no_grad():
-        policies = [strategy.trained(layer, 0) for layer in range(2)]
+        policies = [strategy.train_policy(layer, 0) for layer in range(2)]
         torch.manual_seed(0)
         first = _logits(model, u, policies, ids, labels)
         second = _logits(model, u, policies, ids, labels)
@@ -53,8 +53,8 @@ def test_random_draws_anew_for_every_layer_and_step():
 
 def test_alternating_alternates_by_batch():
     strategy = STRATEGIES["alternating"](8)
-    assert [strategy.trained(1, step).random for step in range(6)] == [True, False, True, False, True, False]
-    assert not strategy.tested(1).random
+    assert [strategy.train_policy(1, step).random for step in range(6)] == [True, False, True, False, True, False]
+    assert not strategy.eval_policy(1).random
 
 
 def test_chunked_covers_every_token_once():
@@ -72,9 +72,9 @@ def test_standard_cuts_off(method):
 def test_sled_sees_everything():
     model, ids, labels = make("t5"), random_ids(1, LONG), random_ids(1, 5, seed=4)
     with Unlimiformer(model, window=WINDOW, top_k=4) as u, torch.no_grad():
-        sled = _logits(model, u, [STRATEGIES["sled"](4).tested(layer) for layer in range(2)], ids, labels)
-        everything = _logits(model, u, [Policy(LONG)] * 2, ids, labels)
-        few = _logits(model, u, [Policy(4)] * 2, ids, labels)
+        sled = _logits(model, u, [STRATEGIES["sled"](4).eval_policy(layer) for layer in range(2)], ids, labels)
+        everything = _logits(model, u, [RetrievalPolicy(LONG)] * 2, ids, labels)
+        few = _logits(model, u, [RetrievalPolicy(4)] * 2, ids, labels)
     assert relative(sled, everything) < 2e-5
     assert relative(few, everything) > 1e-3
 
@@ -83,11 +83,11 @@ def test_memorizing_retrieves_in_one_layer():
     strategy = Memorizing(8, layer=1)
     model = make("bart")
     with Unlimiformer(model, window=WINDOW) as u:
-        strategy.prepare(model, u.installation.attentions)
-    assert [strategy.tested(layer).retrieves for layer in range(2)] == [False, True]
-    assert strategy.tested(1).gate is None
+        strategy.prepare(model, u.hooks.attentions)
+    assert [strategy.eval_policy(layer).retrieves for layer in range(2)] == [False, True]
+    assert strategy.eval_policy(1).gate is None
     with pytest.raises(UnlimiformerError, match="layer is 5; the decoder has 2"):
-        Memorizing(8, layer=5).prepare(model, u.installation.attentions)
+        Memorizing(8, layer=5).prepare(model, u.hooks.attentions)
 
 
 def test_a_gate_mixes_what_was_retrieved_with_the_first_window():
@@ -95,12 +95,12 @@ def test_a_gate_mixes_what_was_retrieved_with_the_first_window():
     model, ids, labels = make("bart"), random_ids(1, LONG), random_ids(1, 5, seed=4)
     with Unlimiformer(model, window=WINDOW, top_k=8) as u:
         strategy = Memorizing(8, layer=1, gated=True)
-        strategy.prepare(model, u.installation.attentions)
-        gate = getattr(u.installation.attentions[1].module, GATE)
-        gated = [strategy.tested(layer) for layer in range(2)]
-        local = Policy(8, retrieves=False)
+        strategy.prepare(model, u.hooks.attentions)
+        gate = getattr(u.hooks.attentions[1].module, GATE)
+        gated = [strategy.eval_policy(layer) for layer in range(2)]
+        local = RetrievalPolicy(8, retrieves=False)
         with torch.no_grad():
-            for value, alone in ((30.0, [local, Policy(8)]), (-30.0, [local, local])):
+            for value, alone in ((30.0, [local, RetrievalPolicy(8)]), (-30.0, [local, local])):
                 gate.fill_(value)
                 expected = _logits(model, u, alone, ids, labels)
                 assert relative(_logits(model, u, gated, ids, labels), expected) < 2e-5
@@ -115,21 +115,21 @@ def test_a_wrapper_of_the_trained_folder_has_its_gate(tmp_path, tokenizer):
     model, ids, labels = make("bart"), random_ids(1, LONG), random_ids(1, 5, seed=4)
     with Unlimiformer(model, window=WINDOW, top_k=8) as u:
         strategy = Memorizing(8, layer=1, gated=True)
-        strategy.prepare(model, u.installation.attentions)
-        module = u.installation.attentions[1].module
+        strategy.prepare(model, u.hooks.attentions)
+        module = u.hooks.attentions[1].module
         with torch.no_grad():
             getattr(module, GATE).copy_(torch.tensor([-2.0, 0.0, 1.0, 3.0]))
-            expected = _logits(model, u, [strategy.tested(layer) for layer in range(2)], ids, labels)
+            expected = _logits(model, u, [strategy.eval_policy(layer) for layer in range(2)], ids, labels)
         strategy.save(tmp_path)
     delattr(module, GATE)
     save(tmp_path, model, tokenizer)
     (tmp_path / "unlimiformer.json").write_text(usage_text({**strategy.settings(), "window": WINDOW}, {}))
     with Unlimiformer.from_pretrained(tmp_path) as u, torch.no_grad():
-        assert relative(_logits(u.model, u, u.installation.policies, ids, labels), expected) < 2e-5
-        ungated = [replace(policy, gate=None) for policy in u.installation.policies]
+        assert relative(_logits(u.model, u, u.hooks.policies, ids, labels), expected) < 2e-5
+        ungated = [replace(policy, gate=None) for policy in u.hooks.policies]
         assert relative(_logits(u.model, u, ungated, ids, labels), expected) > 1e-3
     with Unlimiformer.from_pretrained(tmp_path, layers=[0, 1]) as u:
-        assert [policy.gate is None for policy in u.installation.policies] == [True, False]
-    keep_gate(torch.zeros(3), 1, tmp_path)
+        assert [policy.gate is None for policy in u.hooks.policies] == [True, False]
+    save_gate(torch.zeros(3), 1, tmp_path)
     with pytest.raises(UnlimiformerError, match="gate of 3 heads, and layer 1 of the model has 4"):
         Unlimiformer.from_pretrained(tmp_path)

@@ -15,18 +15,20 @@ import pytest
 import torch
 from conftest import make_book, save
 from safetensors.torch import load_file
-from tiny import WINDOW, make
-from tiny_decoders import tiny_decoder
+from tiny_causal_models import tiny_decoder
+from tiny_models import WINDOW, make
 from transformers import Seq2SeqTrainingArguments
 
-from unlimiformer import Unlimiformer, install, retrieval
-from unlimiformer.asking import Asking
+from unlimiformer import Unlimiformer
+from unlimiformer.engines.seq2seq import attention as retrieval
+from unlimiformer.engines.seq2seq import hooks as install
 from unlimiformer.errors import UnlimiformerError
-from unlimiformer.loading import load
+from unlimiformer.hub.loading import load
+from unlimiformer.qa import QuestionFormat
 from unlimiformer.training import (
     STRATEGIES,
-    Features,
-    Limits,
+    LengthLimits,
+    Seq2SeqDataset,
     TrainingSettings,
     UnlimiformerTrainer,
     examples,
@@ -76,10 +78,10 @@ def test_every_method_trains_and_can_be_used(folder, data, tmp_path, method, que
     assert steps[-1] == 3
     assert json.loads((tmp_path / "out" / "training.json").read_text())["method"] == method
     with Unlimiformer.from_pretrained(tmp_path / "out") as u:
-        assert u.window == WINDOW and Asking.of(tmp_path / "out") == Asking(question)
+        assert u.window == WINDOW and QuestionFormat.of(tmp_path / "out") == QuestionFormat(question)
         tested = STRATEGIES[method](8)
-        tested.prepare(u.model, u.installation.attentions)
-        assert u.installation.policies == [tested.tested(layer) for layer in range(2)]
+        tested.prepare(u.model, u.hooks.attentions)
+        assert u.hooks.policies == [tested.eval_policy(layer) for layer in range(2)]
         assert u.generate(make_book(100), max_new_tokens=3).token_ids.shape[0] > 1
 
 
@@ -119,7 +121,7 @@ def test_turns_are_counted_by_batch(folder, data, tmp_path, monkeypatch):
     original = STRATEGIES["alternating"].trained
     monkeypatch.setattr(
         STRATEGIES["alternating"],
-        "trained",
+        "train_policy",
         lambda self, layer, step: (seen.append(step), original(self, layer, step))[1],
     )
     train(_settings(folder, data, method="alternating", accumulation=2, steps=3), tmp_path / "out")
@@ -128,11 +130,11 @@ def test_turns_are_counted_by_batch(folder, data, tmp_path, monkeypatch):
 
 def test_the_wrapper_sees_afterwards_what_it_saw_before(folder, data, tmp_path):
     u = Unlimiformer.from_pretrained(folder, window=WINDOW, top_k=8)
-    own = u.installation.policies
-    features = Features(examples(data), u.tokenizer, Asking(), Limits(None, None), WINDOW)
+    own = u.hooks.policies
+    features = Seq2SeqDataset(examples(data), u.tokenizer, QuestionFormat(), LengthLimits(None, None), WINDOW)
     args = Seq2SeqTrainingArguments(output_dir=str(tmp_path), max_steps=1, report_to=[], save_strategy="no")
     UnlimiformerTrainer(u, STRATEGIES["random"](8), args, train_dataset=features).train()
-    assert u.installation.policies is own
+    assert u.hooks.policies is own
 
 
 def test_a_killed_training_goes_on_with_the_same_result(folder, data, tmp_path):
@@ -235,7 +237,7 @@ def test_questions_of_a_document_go_on_with_the_same_result(folder, tmp_path):
         left = tmp_path / "again" / name
         left.unlink() if left.is_file() else shutil.rmtree(left)
     said = []
-    train(settings, tmp_path / "again", say=said.append)
+    train(settings, tmp_path / "again", log=said.append)
     assert any(line.endswith("checkpoint-6") for line in said)
     _same_weights(tmp_path / "whole", tmp_path / "again")
 
@@ -246,7 +248,7 @@ def test_a_half_written_checkpoint_is_no_checkpoint(folder, data, tmp_path):
     (tmp_path / "out" / "result.json").unlink()
     (tmp_path / "out" / "checkpoint-4" / "trainer_state.json").unlink()
     said = []
-    train(settings, tmp_path / "out", say=said.append)
+    train(settings, tmp_path / "out", log=said.append)
     assert any(line.endswith("checkpoint-2") for line in said)
 
 
@@ -340,7 +342,7 @@ def test_other_settings_and_foreign_folders_are_refused(folder, data, tmp_path):
 
 def test_documents_over_the_limit_are_cut_and_it_is_said(folder, data, tmp_path):
     said = []
-    train(_settings(folder, data, method="retrieval", source_limit=50, steps=1), tmp_path / "out", say=said.append)
+    train(_settings(folder, data, method="retrieval", source_limit=50, steps=1), tmp_path / "out", log=said.append)
     assert "8 documents are longer than 50 tokens and were cut to that length" in said
 
 

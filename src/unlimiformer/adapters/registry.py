@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import UnsupportedModelError
 from .bart import BartAdapter, FsmtAdapter, LedAdapter, MvpAdapter, NllbMoeAdapter, ProphetNetAdapter, SeamlessAdapter
 from .base import Adapter
-from .decoder_only import DECODERS
+from .causal import DECODERS
 from .encoder_decoder import EncoderDecoderAdapter
 from .generic import GenericAdapter
 from .t5 import LongT5Adapter, T5Adapter, Umt5Adapter

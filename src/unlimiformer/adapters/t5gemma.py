@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..attention import merge
+from ..functional import merge
 from .base import Adapter, Call, CrossAttention
 
 

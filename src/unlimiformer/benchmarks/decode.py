@@ -20,15 +20,15 @@ import torch
 from torch import Tensor
 
 from ..adapters import Call, CrossAttention
-from ..attention import fold_queries
 from ..datastore import DTYPES, ExactStore, Hits, build
-from ..datastore.cells import CellStore
-from ..install import PlaceholderOutput
-from ..memory import Memory
+from ..datastore.ivf import IVFStore
+from ..engines.seq2seq.placeholder import PlaceholderOutput
+from ..engines.seq2seq.sample_queries import pool_queries, sample_queries
+from ..functional import fold_queries
+from ..memory.memory import Memory
 from ..model import Unlimiformer
-from ..pictures import pyplot
-from ..probing import pooled, real_queries
-from .clock import ms_per_token
+from ..utils.plotting import pyplot
+from .timing import ms_per_token
 
 WINDOW = 1024
 OURS = "ours"
@@ -39,7 +39,7 @@ _WIDTH, _HEADS, _LAYERS = 768, 12, 6
 
 
 @dataclass(frozen=True)
-class Row:
+class DecodeRow:
     """One measurement."""
 
     method: str
@@ -79,8 +79,8 @@ class Sample:
     @classmethod
     def of(cls, wrapped: Unlimiformer, memory: Memory) -> Sample:
         """Records a wrapped model over a memory."""
-        calls = real_queries(wrapped.model, wrapped.installation, memory)
-        layers = len(wrapped.installation.attentions)
+        calls = sample_queries(wrapped.model, wrapped.hooks, memory)
+        layers = len(wrapped.hooks.attentions)
         generator = torch.Generator().manual_seed(0)
         basis = torch.linalg.qr(torch.randn(_WIDTH, memory.store.width, generator=generator)).Q
         queries = [torch.cat(calls[layer::layers]) @ basis.T for layer in range(layers)]
@@ -120,38 +120,38 @@ def run(
     new_tokens: int = 12,
     repeats: int = 3,
     top_k: int = WINDOW,
-    say: Callable[[str], None] = lambda _: None,
-) -> list[Row]:
+    log: Callable[[str], None] = lambda _: None,
+) -> list[DecodeRow]:
     """Measures every method at every length; the truncated model beside each, in turn, so that noise hits all alike."""
     model = bart_base()
-    rows: list[Row] = []
+    rows: list[DecodeRow] = []
     for tokens in lengths:
         states = sample.extended(tokens)
-        methods = _methods(model, states, sample.queries, top_k, say)
+        methods = _methods(model, states, sample.queries, top_k, log)
         times: dict[tuple[str, str], list[float]] = {}
         for _ in range(repeats):
             for method in methods:
                 with method.prepare() as decode:
                     times.setdefault((method.name, method.dtype), []).append(decode(new_tokens))
-                say(f"{tokens:,} tokens, {method.name} {method.dtype}: {times[method.name, method.dtype][-1]:.1f} ms")
+                log(f"{tokens:,} tokens, {method.name} {method.dtype}: {times[method.name, method.dtype][-1]:.1f} ms")
         truncated = min(times["truncated", "float32"])
         for method in methods:
             best = min(times[method.name, method.dtype])
             figures = (best, best / truncated, method.bytes_per_source_token, method.mass_recall)
-            rows.append(Row(method.name, method.dtype, tokens, *figures))
+            rows.append(DecodeRow(method.name, method.dtype, tokens, *figures))
     return rows
 
 
-def report(rows: Sequence[Row]) -> dict[str, Any]:
+def report(rows: Sequence[DecodeRow]) -> dict[str, Any]:
     """What goes into the JSON file."""
     return {"rows": [asdict(row) for row in rows]}
 
 
-def plot(rows: Sequence[Row], path: Path) -> None:
+def plot(rows: Sequence[DecodeRow], path: Path) -> None:
     """Milliseconds a token against source tokens, a line for each method."""
     plots = pyplot()
     figure, axes = plots.subplots(figsize=(7, 4.2))
-    lines: dict[str, list[Row]] = {}
+    lines: dict[str, list[DecodeRow]] = {}
     for row in rows:
         lines.setdefault(f"{row.method}, {row.dtype}" if row.method.startswith(OURS) else row.method, []).append(row)
     for name, points in lines.items():
@@ -180,7 +180,7 @@ class _Method:
 
 
 def _methods(
-    model: Any, states: Tensor, queries: list[Tensor], top_k: int, say: Callable[[str], None]
+    model: Any, states: Tensor, queries: list[Tensor], top_k: int, log: Callable[[str], None]
 ) -> list[_Method]:
     """Each method's name, dtype, and a context in which the model decodes by it; what takes long is built here."""
     states_kept, all_kept = 4 * _WIDTH, 2 * 4 * _WIDTH * _LAYERS
@@ -190,7 +190,7 @@ def _methods(
         if not others:
             continue
         with Unlimiformer(model, top_k=top_k) as u:
-            orders = [order(view, states, top_k) for view in u.installation.attentions]
+            orders = [order(view, states, top_k) for view in u.hooks.attentions]
         kept = all_kept if order is _AllLayersKeysValues else states_kept
         methods.append(_Method(name, "float32", kept, partial(_other_order, model, states, orders)))
     for dtype in DTYPES:
@@ -201,10 +201,10 @@ def _methods(
             store.put(start, states[start : start + WINDOW])
         ours = partial(_ours, model, _Replay(store, queries), top_k)
         methods.append(_Method(OURS, dtype, store.nbytes / store.rows, ours))
-    say(f"{states.shape[0]:,} tokens, building cells")
-    asked = pooled([layer.flatten(0, 1) for layer in queries])
+    log(f"{states.shape[0]:,} tokens, building cells")
+    asked = pool_queries([layer.flatten(0, 1) for layer in queries])
     cells = build("cells", store, asked, top_k, RECALL)
-    if isinstance(cells, CellStore):
+    if isinstance(cells, IVFStore):
         ours = partial(_ours, model, _Replay(cells, queries), top_k)
         beside = cells.nbytes / cells.rows
         methods.append(_Method(f"{OURS}, cells", "int8", beside, ours, cells.measured.mass_recall))
@@ -224,7 +224,7 @@ def _ours(model: Any, store: ExactStore, top_k: int) -> Iterator[Decode]:
         windows = max(2, 2 * store.rows // WINDOW)  # one window would be attended to whole
         memory = Memory(store, torch.zeros(store.rows, dtype=torch.long), None, windows)
         mask = torch.ones((1, 1), dtype=torch.long)
-        yield lambda n: ms_per_token(model, n, encoder_outputs=u.installation.output([memory]), attention_mask=mask)
+        yield lambda n: ms_per_token(model, n, encoder_outputs=u.hooks.output([memory]), attention_mask=mask)
 
 
 @contextmanager

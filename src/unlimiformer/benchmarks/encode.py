@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from ..chunking import plan_windows
 from ..model import Unlimiformer
+from ..text.windows import plan_windows
 from .decode import WINDOW, bart_base
 
 

@@ -19,17 +19,17 @@ from typing import Any
 import psutil
 import torch
 
-from ..asking import Asking, Conversation
-from ..engines import EncoderDecoderEngine
+from ..engines import Seq2SeqEngine
 from ..errors import UnlimiformerError
 from ..model import Unlimiformer
-from ..pictures import pyplot
-from .clock import ms_per_token
+from ..qa import DocumentQA, QuestionFormat
+from ..utils.plotting import pyplot
+from .timing import ms_per_token
 
-Wording = tuple[str, str]
+NeedleWording = tuple[str, str]
 """A sentence and the question that it answers, with {subject} and {answer}."""
 
-WORDINGS: dict[str, dict[str, tuple[Wording, ...]]] = {
+NEEDLE_WORDINGS: dict[str, dict[str, tuple[NeedleWording, ...]]] = {
     "choosing": {
         "number": (
             ("The code of the vault in {subject} is {answer}.", "What is the code of the vault in {subject}?"),
@@ -219,7 +219,7 @@ class Needle:
 
 
 @dataclass(frozen=True)
-class Row:
+class NeedleRow:
     """One question, one method."""
 
     method: str
@@ -238,7 +238,7 @@ def needles(depths: int, which: str, seed: int = 0) -> list[Needle]:
         raise UnlimiformerError(f"depths is {depths}; expected 1 to {_MOST_DEPTHS}")
     rng = random.Random(seed)
     found = []
-    for kind, forms in WORDINGS[which].items():
+    for kind, forms in NEEDLE_WORDINGS[which].items():
         subjects = rng.sample(_SURNAMES if kind == "place" else _PLACES, depths)
         answers = {
             "number": [str(number) for number in rng.sample(range(10_000, 100_000), depths)],
@@ -278,29 +278,29 @@ def run(
     depths: int,
     which: str = "reported",
     plain: bool = True,
-    asking: Asking | None = None,
-    say: Callable[[str], None] = lambda line: None,
-) -> Iterator[Row]:
+    asking: QuestionFormat | None = None,
+    log: Callable[[str], None] = lambda line: None,
+) -> Iterator[NeedleRow]:
     """Asks every question of one document of each length, and yields the rows as they come."""
     for tokens in lengths:
         facts = needles(depths, which)
-        talk = Conversation(wrapped, planted(text, facts, tokens, wrapped.tokenizer), asking or Asking())
+        talk = DocumentQA(wrapped, planted(text, facts, tokens, wrapped.tokenizer), asking or QuestionFormat())
         methods = _methods(talk, plain)
         for number, fact in enumerate(facts):
-            say(f"{tokens:,} tokens: question {number + 1} of {len(facts)}")
+            log(f"{tokens:,} tokens: question {number + 1} of {len(facts)}")
             for method, ask in methods.items():
                 answer = ask(fact.question, **_ANSWER)
                 correct = fact.answered_by(answer)
-                yield Row(method, tokens, fact.depth, correct, fact.kind, fact.question, fact.answer, answer)
+                yield NeedleRow(method, tokens, fact.depth, correct, fact.kind, fact.question, fact.answer, answer)
 
 
-def _methods(talk: Conversation, plain: bool) -> dict[str, Callable[..., str]]:
+def _methods(talk: DocumentQA, plain: bool) -> dict[str, Callable[..., str]]:
     """Ours, the truncated plain model, and SLED's attention to all tokens where a model has such."""
     found: dict[str, Callable[..., str]] = {"ours": lambda question, **g: talk.ask(question, **g).text}
     if plain:
         found["truncated"] = talk.truncated
     engine = talk.wrapped.engine
-    if plain and isinstance(engine, EncoderDecoderEngine):
+    if plain and isinstance(engine, Seq2SeqEngine):
 
         def sled(question: str, **generation: Any) -> str:
             with engine.seeing_everything():
@@ -328,14 +328,14 @@ def speed(wrapped: Unlimiformer, text: str, tokens: int, new_tokens: int = 24, r
     def ours(**generation: Any) -> None:
         wrapped.generate(memory, prompt=facts[0].question, **generation)
 
-    class Asked:
+    class Query:
         generate = staticmethod(ours)
 
     steps: dict[str, list[float]] = {"ours": [], "plain": []}
     whole: dict[str, list[float]] = {"ours": [], "plain": []}
     for _ in range(repeats):
         steps["plain"].append(ms_per_token(wrapped.model, new_tokens, **call))
-        steps["ours"].append(ms_per_token(Asked, new_tokens))
+        steps["ours"].append(ms_per_token(Query, new_tokens))
         started = time.perf_counter()
         wrapped.model.generate(**call, **fixed)
         asked = time.perf_counter()
@@ -382,7 +382,7 @@ class _Peak:
         return self._highest - self._before
 
 
-def accuracy(rows: Sequence[Row]) -> dict[tuple[str, int], float]:
+def accuracy(rows: Sequence[NeedleRow]) -> dict[tuple[str, int], float]:
     """The share of right answers by method and length."""
     found: dict[tuple[str, int], list[bool]] = {}
     for row in rows:
@@ -390,13 +390,13 @@ def accuracy(rows: Sequence[Row]) -> dict[tuple[str, int], float]:
     return {name: sum(marks) / len(marks) for name, marks in found.items()}
 
 
-def report(rows: Sequence[Row], **about: Any) -> dict[str, Any]:
+def report(rows: Sequence[NeedleRow], **about: Any) -> dict[str, Any]:
     """For JSON."""
     shares = [{"method": m, "tokens": t, "accuracy": share} for (m, t), share in accuracy(rows).items()]
     return {**about, "accuracy": shares, "rows": [asdict(row) for row in rows]}
 
 
-def plot(rows: Sequence[Row], path: Path) -> None:
+def plot(rows: Sequence[NeedleRow], path: Path) -> None:
     """A heat map a method, over length and depth."""
     plots = pyplot()
     methods = sorted({row.method for row in rows}, reverse=True)
@@ -417,6 +417,6 @@ def plot(rows: Sequence[Row], path: Path) -> None:
     plots.close(figure)
 
 
-def _share(rows: Sequence[Row], method: str, tokens: int, depth: float) -> float:
+def _share(rows: Sequence[NeedleRow], method: str, tokens: int, depth: float) -> float:
     marks = [row.correct for row in rows if (row.method, row.tokens, row.depth) == (method, tokens, depth)]
     return sum(marks) / len(marks) if marks else float("nan")

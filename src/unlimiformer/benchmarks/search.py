@@ -9,9 +9,9 @@ from typing import Any
 
 from ..datastore import DTYPES, ExactStore, build
 from ..datastore.recall import exact_hits, held_out, measure
-from ..memory import Memory
+from ..engines.seq2seq.sample_queries import pool_queries, sample_queries
+from ..memory.memory import Memory
 from ..model import Unlimiformer
-from ..probing import pooled, real_queries
 
 WAYS = (
     ("exact", "float32"),
@@ -24,7 +24,7 @@ WAYS = (
 
 
 @dataclass(frozen=True)
-class Row:
+class SearchRow:
     """One store."""
 
     store: str
@@ -39,15 +39,15 @@ class Row:
 
 
 def run(
-    wrapped: Unlimiformer, memory: Memory, top_k: int, target: float, say: Callable[[str], None] = lambda _: None
-) -> list[Row]:
+    wrapped: Unlimiformer, memory: Memory, top_k: int, target: float, log: Callable[[str], None] = lambda _: None
+) -> list[SearchRow]:
     """Measures every store over one memory of float32 states, on a quarter of its real queries."""
-    queries = pooled(real_queries(wrapped.model, wrapped.installation, memory))
+    queries = pool_queries(sample_queries(wrapped.model, wrapped.hooks, memory))
     _, asked = held_out(queries)
     reference = exact_hits(memory.store, asked, top_k)
     rows = []
     for name, dtype in WAYS:
-        say(f"{name}, {dtype}")
+        log(f"{name}, {dtype}")
         plain = _copy(memory.store, dtype)
         started = time.perf_counter()
         store = build(name, plain, queries, top_k, target)
@@ -56,7 +56,7 @@ def run(
         looked_at = 1.0 if type(store) is ExactStore else store.measured.looked_at  # type: ignore[attr-defined]
         seen = measure(store, asked, reference, top_k, looked_at)
         rows.append(
-            Row(
+            SearchRow(
                 f"{name}, fell back to exact" if fell_back else name,
                 dtype,
                 len(memory),
@@ -71,7 +71,7 @@ def run(
     return rows
 
 
-def report(rows: Sequence[Row], **about: Any) -> dict[str, Any]:
+def report(rows: Sequence[SearchRow], **about: Any) -> dict[str, Any]:
     """What goes into the JSON file."""
     return {**about, "rows": [asdict(row) for row in rows]}
 

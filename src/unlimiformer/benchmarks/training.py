@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
-from ..chunking import plan_windows
-from ..install import PlaceholderOutput
-from ..machine import peak_memory
+from ..engines.seq2seq.placeholder import PlaceholderOutput
 from ..model import Unlimiformer
+from ..text.windows import plan_windows
 from ..training.strategies import STRATEGIES
+from ..utils.system import peak_memory
 from .decode import WINDOW, bart_base
 
 PARTS = ("encoding", "decoder step")
@@ -26,7 +26,7 @@ PARTS = ("encoding", "decoder step")
 
 
 @dataclass(frozen=True)
-class Row:
+class TrainStepRow:
     """One method: seconds of a step (the best of several), and bytes at the peak beyond the loaded model.
 
     Ratios are None until what they compare with is measured.
@@ -40,18 +40,20 @@ class Row:
     ratio_to_parts: float | None
 
 
-def run(tokens: int, target: int, methods: Sequence[str], repeats: int, say: Callable[[str], None]) -> Iterator[Row]:
+def run(
+    tokens: int, target: int, methods: Sequence[str], repeats: int, log: Callable[[str], None]
+) -> Iterator[TrainStepRow]:
     """Measures the parts, standard fine-tuning, then the methods, and yields rows as they come."""
     seconds: dict[str, float] = {}
     for method in dict.fromkeys((*PARTS, "standard", *methods)):
-        say(f"{tokens:,} tokens: {method}")
+        log(f"{tokens:,} tokens: {method}")
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             seconds[method], peak = pool.apply(_measure, (method, tokens, target, repeats))
         to_standard = to_parts = None
         if "standard" in seconds:
             to_standard = seconds[method] / seconds["standard"]
             to_parts = seconds[method] / sum(seconds[part] for part in PARTS)
-        yield Row(method, tokens, seconds[method], peak, to_standard, to_parts)
+        yield TrainStepRow(method, tokens, seconds[method], peak, to_standard, to_parts)
 
 
 def _measure(method: str, tokens: int, target: int, repeats: int) -> tuple[float, int]:
@@ -91,11 +93,11 @@ def _parts(model: Any, ids: torch.Tensor, labels: torch.Tensor) -> dict[str, Cal
 def _method(model: Any, method: str, ids: torch.Tensor, labels: torch.Tensor) -> Callable[[int, bool], None]:
     wrapped = Unlimiformer(model)
     strategy = STRATEGIES[method](wrapped.top_k)
-    layers = range(len(wrapped.installation.attentions))
-    strategy.prepare(model, wrapped.installation.attentions)
+    layers = range(len(wrapped.hooks.attentions))
+    strategy.prepare(model, wrapped.hooks.attentions)
 
     def step(number: int, short: bool) -> None:
-        wrapped.installation.policies = [strategy.trained(layer, number) for layer in layers]
+        wrapped.hooks.policies = [strategy.train_policy(layer, number) for layer in layers]
         shown = strategy.inputs(ids[0, :WINDOW] if short else ids[0], WINDOW)
         for part in shown:  # an epoch of chunked training sees every part
             model(input_ids=part[None], labels=labels).loss.backward()
@@ -103,6 +105,6 @@ def _method(model: Any, method: str, ids: torch.Tensor, labels: torch.Tensor) ->
     return step
 
 
-def report(rows: Sequence[Row], **about: Any) -> dict[str, Any]:
+def report(rows: Sequence[TrainStepRow], **about: Any) -> dict[str, Any]:
     """For JSON."""
     return {**about, "rows": [asdict(row) for row in rows]}

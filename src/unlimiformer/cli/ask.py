@@ -28,7 +28,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..asking import Reply
+    from ..qa import Answer
 
 
 def command(
@@ -73,10 +73,10 @@ def command(
     }
     source, wrapped = open_wrapped(file, model, given, device)
     generation = {"max_new_tokens": max_new_tokens, "do_sample": False, "num_beams": 1}
-    generation["provenance"] = wrapped.engine.tells_where and (passages > 0 or provenance is not None)
-    from ..asking import Asking, Conversation
+    generation["provenance"] = wrapped.engine.supports_provenance and (passages > 0 or provenance is not None)
+    from ..qa import DocumentQA, QuestionFormat
 
-    talk, told = Conversation(wrapped, source, Asking.for_model(model)), []
+    talk, told = DocumentQA(wrapped, source, QuestionFormat.for_model(model)), []
     for question in questions:
         with progress_bar("Reading") as progress:
             reply = talk.ask(question, progress, **generation)
@@ -98,7 +98,7 @@ def command(
         messages.print(line, style="dim")
 
 
-def _figures(question: str, reply: Reply, quotes: list[dict[str, Any]]) -> dict[str, Any]:
+def _figures(question: str, reply: Answer, quotes: list[dict[str, Any]]) -> dict[str, Any]:
     told = {"question": question, "answer": reply.text, "seconds": reply.answering}
     return {**told, "characters": len(reply.output.memory.text) if quotes else 0, "passages": quotes}
 

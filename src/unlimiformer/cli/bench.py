@@ -48,7 +48,7 @@ def decode(
     with messages.status("Measuring") as status:
         sample = benchmark.Sample.of(wrapped, memory)
         wrapped.remove()
-        rows = benchmark.run(chosen, sample, new_tokens, repeats, top_k, say=lambda line: status.update(line))
+        rows = benchmark.run(chosen, sample, new_tokens, repeats, top_k, log=lambda line: status.update(line))
     table = Table("source tokens", "method", "dtype", "ms per token", "× truncated", "bytes per source token")
     for row in rows:
         numbers = (f"{row.ms_per_token:.1f}", f"{row.ratio_to_truncated:.2f}", f"{row.bytes_per_source_token:,.0f}")
@@ -98,7 +98,7 @@ def search(
     from ..benchmarks import search as benchmark
 
     with messages.status("Measuring") as status:
-        rows = benchmark.run(wrapped, memory, top_k, recall, say=lambda line: status.update(line))
+        rows = benchmark.run(wrapped, memory, top_k, recall, log=lambda line: status.update(line))
     columns = ("store", "dtype", "recall", "mass recall", "ms for 12 queries", "looks at", "build s", "bytes a token")
     table = Table(*columns, title=f"{model}, {text}: {len(memory):,} tokens, k {top_k}")
     for row in rows:
@@ -138,27 +138,27 @@ def needle(
     wrapped = load_wrapped(model, config, None)
     from rich.table import Table
 
-    from ..asking import Asking
     from ..benchmarks import needle as benchmark
-    from ..engines import DecoderOnlyEngine
+    from ..engines import CausalEngine
+    from ..qa import QuestionFormat
 
-    causal = isinstance(wrapped.engine, DecoderOnlyEngine)
+    causal = isinstance(wrapped.engine, CausalEngine)
     if speed and not causal:
         raise UnlimiformerError(f"--speed was given; {model} is an encoder–decoder, which `bench decode` measures")
-    rows: list[benchmark.Row] = []
+    rows: list[benchmark.NeedleRow] = []
     figures: dict[str, float] = {}
 
     about = {"model": model, "wordings": wordings, "depths": depths, "top_k": wrapped.top_k}
     about["focus"] = wrapped.config.focus
-    about["plain_window"] = wrapped.engine.plain_window
-    if isinstance(wrapped.engine, DecoderOnlyEngine):
+    about["plain_window"] = wrapped.engine.context_length
+    if isinstance(wrapped.engine, CausalEngine):
         about["selection"] = wrapped.engine.selection
     with messages.status("Measuring") as status:
         if speed:
             status.update("Measuring time and RAM")
             figures = benchmark.speed(wrapped, words, max(chosen))
-        settled = (wrapped, words, chosen, depths, wordings, plain, Asking.for_model(model))
-        for row in benchmark.run(*settled, say=lambda line: status.update(line)):
+        settled = (wrapped, words, chosen, depths, wordings, plain, QuestionFormat.for_model(model))
+        for row in benchmark.run(*settled, log=lambda line: status.update(line)):
             rows.append(row)
             if json_file is not None:  # after every answer, so that an interruption loses nothing
                 write_json(json_file, benchmark.report(rows, speed=figures, **about))
@@ -193,9 +193,9 @@ def train(
     chosen = methods.split(",")
     if unknown := [method for method in chosen if method not in STRATEGIES]:
         raise UnlimiformerError(f"--methods has {unknown[0]!r}; expected some of: {', '.join(STRATEGIES)}")
-    rows: list[benchmark.Row] = []
+    rows: list[benchmark.TrainStepRow] = []
     with messages.status("Measuring") as status:
-        for row in benchmark.run(tokens, target, chosen, repeats, say=lambda line: status.update(line)):
+        for row in benchmark.run(tokens, target, chosen, repeats, log=lambda line: status.update(line)):
             rows.append(row)
             if json_file is not None:
                 write_json(json_file, benchmark.report(rows, target=target, repeats=repeats))
@@ -222,10 +222,10 @@ def run(
     words = fetch(model, *text.split(","))
     from rich.table import Table
 
-    from ..benchmarks import shelf as benchmark
+    from ..benchmarks import batch as benchmark
 
     with messages.status("Measuring") as status:
-        rows = benchmark.run(model, words, documents, tokens, repeats, say=lambda line: status.update(line))
+        rows = benchmark.run(model, words, documents, tokens, repeats, log=lambda line: status.update(line))
     table = Table("method", "documents an hour", "× the loop", "starting", "waiting")
     for row in rows:
         waiting = "–" if row.waiting is None else f"{row.waiting:.1%}"

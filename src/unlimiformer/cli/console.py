@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from ..errors import UnlimiformerError
-from ..loading import quiet_libraries as quiet_libraries
-from ..paths import write_whole
+from ..hub.loading import quiet_libraries as quiet_libraries
+from ..utils.files import atomic_write
 
 if TYPE_CHECKING:
-    from ..encoding import Progress
+    from ..memory.encode import Progress
 
 messages = Console(stderr=True, highlight=False)
 
@@ -61,24 +61,24 @@ def write_json(path: Path, content: Any) -> None:
     """Writes a file whole or not at all."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps(content, indent=1) + "\n")
+        atomic_write(path, json.dumps(content, indent=1) + "\n")
     except OSError as error:
         raise UnlimiformerError(f"cannot write {path}: {error.strerror}") from None
 
 
 def input_pieces(file: str) -> Iterator[str]:
     """The text of a file or a memory, or of standard input for "-", in pieces; an empty one is refused at once."""
-    from ..disk import is_memory
-    from ..memory import Memory
-    from ..remote import is_url
-    from ..sources import decoded, file_pieces, text_pieces
+    from ..memory.memory import Memory
+    from ..memory.remote import is_url
+    from ..memory.storage import is_memory
+    from ..text.sources import decode_utf8, iter_file, iter_text
 
     if file == "-":
-        pieces = decoded(iter(lambda: sys.stdin.buffer.read(1 << 16), b""), "standard input")
+        pieces = decode_utf8(iter(lambda: sys.stdin.buffer.read(1 << 16), b""), "standard input")
     elif is_url(file) or is_memory(file):
-        pieces = text_pieces(Memory.load(file).text)
+        pieces = iter_text(Memory.load(file).text)
     else:
-        pieces = file_pieces(Path(file))
+        pieces = iter_file(Path(file))
     opening = []
     for piece in pieces:
         opening.append(piece)

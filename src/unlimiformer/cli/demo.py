@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ..machine import peak_memory
+from ..utils.system import peak_memory
 from .console import messages, progress_bar, quiet_libraries, size
 from .options import DEFAULT_MODEL, Model, fetch
 
@@ -31,8 +31,8 @@ def command(
     (content,) = fetch(model, text)
     with messages.status(f"Loading {model}"):
         from .. import demo
-        from ..asking import Asking
         from ..model import Unlimiformer
+        from ..qa import QuestionFormat
 
         wrapped = Unlimiformer.from_pretrained(model, top_k=top_k)
     if question:
@@ -44,7 +44,7 @@ def command(
             messages.print(f"planted {fact.place:.0%} into {text}: {fact.sentence}")
     answers = []
     with progress_bar("Reading") as progress:
-        for answer in demo.ask(wrapped, content, questions, Asking.for_model(model), progress):
+        for answer in demo.ask(wrapped, content, questions, QuestionFormat.for_model(model), progress):
             answers.append(answer)
             if not as_json:
                 _show(answer, content)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import UnlimiformerError
-from ..pictures import pyplot
+from ..utils.plotting import pyplot
 from .console import integers, messages, progress_bar, quiet_libraries
 from .evaluate import Beams, Data, Examples, NewTokens, Split, Task
 from .options import DEFAULT_MODEL, AsJson, Device, Overlap, TopK, Window, fetch, load_wrapped, settings
@@ -86,10 +86,10 @@ def timing(
     if not chosen or min(chosen) < 1 or new_tokens < 1 or repeats < 1:
         raise UnlimiformerError("--lengths, --new-tokens and --repeats must be at least 1")
     wrapped, words = _opened(model, text, {"top_k": top_k, "window": window, "overlap": overlap}, device)
-    from ..asking import Asking
     from ..figures import timing as figure
+    from ..qa import QuestionFormat
 
-    asking = Asking.for_model(model)
+    asking = QuestionFormat.for_model(model)
     with messages.status("Measuring") as status:
         rows, files = figure.run(wrapped, asking, words, chosen, new_tokens, repeats, output, status.update)
     _tell(rows, files, as_json)
@@ -112,15 +112,17 @@ def hits(
     if new_tokens < 1:
         raise UnlimiformerError(f"--new-tokens is {new_tokens}; expected at least 1")
     wrapped, words = _opened(model, text, {"top_k": top_k, "window": window, "overlap": overlap}, device)
-    from ..asking import Asking
-    from ..engines import EncoderDecoderEngine
+    from ..engines import Seq2SeqEngine
     from ..figures import hits as figure
+    from ..qa import QuestionFormat
 
-    if isinstance(wrapped.engine, EncoderDecoderEngine):
+    if isinstance(wrapped.engine, Seq2SeqEngine):
         wrapped.engine.focus = 0  # what heads retrieve themselves is drawn
 
     with progress_bar("Reading") as progress:
-        told, files = figure.run(wrapped, Asking.for_model(model), words, question, new_tokens, output, progress)
+        told, files = figure.run(
+            wrapped, QuestionFormat.for_model(model), words, question, new_tokens, output, progress
+        )
     _tell([told], files, as_json)
 
 
@@ -142,9 +144,9 @@ def mass(
         raise UnlimiformerError("--k and --lengths must be at least 1")
     wrapped, words = _opened(model, text, {"window": window, "overlap": overlap}, device)
     from ..figures import mass as figure
-    from ..tokenizing import first_tokens
+    from ..text.tokenization import truncate_text
 
-    shown = first_tokens(words, wrapped.tokenizer, max(beginnings))
+    shown = truncate_text(words, wrapped.tokenizer, max(beginnings))
     with progress_bar("Reading") as progress:
         memory = wrapped.index(shown, progress=progress)
     with messages.status("Measuring"):

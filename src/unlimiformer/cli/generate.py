@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import UnlimiformerError
-from ..machine import peak_memory
+from ..utils.system import peak_memory
 from .console import integers, messages, progress_bar, size
 from .options import (
     AsJson,
@@ -32,7 +32,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..memory import Memory
+    from ..memory.memory import Memory
     from ..model import Output, Unlimiformer
 
 
@@ -88,7 +88,7 @@ def command(
         "positions": positions,
     }
     source, wrapped = open_wrapped(file, model, given, device)
-    from ..memory import Memory
+    from ..memory.memory import Memory
 
     with progress_bar("Encoding") as progress:
         started = time.perf_counter()
@@ -109,8 +109,8 @@ def command(
     started = time.perf_counter()
     generation["provenance"] = provenance is not None
     output = wrapped.generate(memory, prompt=prompt, streamer=_streamer(wrapped) if streamed else None, **generation)
-    given_tokens = wrapped.engine.given_tokens(prompt)
-    figures = Figures.of(output, memory, encoding, time.perf_counter() - started, given_tokens)
+    prompt_length = wrapped.engine.prompt_length(prompt)
+    figures = Figures.of(output, memory, encoding, time.perf_counter() - started, prompt_length)
     if provenance is not None:
         output.provenance.save(provenance)
         messages.print(f"wrote {provenance}")
@@ -135,9 +135,9 @@ class Figures:
     peak_bytes: int
 
     @classmethod
-    def of(cls, output: Output, memory: Memory, encoding: float, decoding: float, given_tokens: int) -> Figures:
+    def of(cls, output: Output, memory: Memory, encoding: float, decoding: float, prompt_length: int) -> Figures:
         """From an output, two times, and how many of its tokens were given."""
-        made = max(1, output.token_ids.shape[0] - given_tokens)
+        made = max(1, output.token_ids.shape[0] - prompt_length)
         return cls(len(memory), memory.windows, made, encoding, decoding / made, memory.nbytes, peak_memory())
 
     def line(self) -> str:
@@ -153,5 +153,5 @@ class Figures:
 def _streamer(wrapped: Unlimiformer) -> Any:
     from transformers import TextStreamer
 
-    skip = wrapped.engine.given_tokens(None) == 0  # then the prompt is not part of what is generated
+    skip = wrapped.engine.prompt_length(None) == 0  # then the prompt is not part of what is generated
     return TextStreamer(wrapped.tokenizer, skip_prompt=skip, skip_special_tokens=True)

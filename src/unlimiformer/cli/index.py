@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import UnlimiformerError
-from ..machine import peak_memory
-from ..paths import folder_size
+from ..utils.files import folder_size
+from ..utils.system import peak_memory
 from .console import input_pieces, messages, progress_bar, size
 from .options import (
     AsJson,
@@ -57,14 +57,14 @@ def command(
     States are written as windows finish. Interrupted, the same command goes on where it stopped; run again for a text
     that has grown, it encodes only what is new.
     """
-    from ..disk import is_memory
-    from ..memory import Memory
+    from ..memory.memory import Memory
+    from ..memory.storage import is_memory
 
     if append and not is_memory(output):
         raise UnlimiformerError(f"{output} is not a memory to append to; index its first text without --append")
     earlier = Memory.load(output, verify=False) if append else None
     if earlier is not None and earlier.recipe is not None:
-        dtype, store = dtype or earlier.recipe.dtype, store or earlier.store.saved()[0]["store"]
+        dtype, store = dtype or earlier.recipe.dtype, store or earlier.store.state_dict()[0]["store"]
     config = settings(
         earlier,
         window=window,
@@ -112,7 +112,7 @@ def command(
         style="dim",
     )
     messages.print(f"search: {figures['search']}", style="dim")
-    if config.store != "exact" and memory.store.saved()[0]["store"] == "exact":
+    if config.store != "exact" and memory.store.state_dict()[0]["store"] == "exact":
         messages.print(
             f"{config.store} was tried and left: the text is short, the recall out of reach, or a scan takes no longer",
             style="dim",

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from ..errors import UnlimiformerError
-from . import ask, bench, catalogue, demo, evaluate, families, figures, generate, index, plan, run, serve, train
+from . import ask, bench, demo, evaluate, families, figures, generate, index, plan, run, serve, train
+from . import models as catalogue
 
 app = typer.Typer(
     help="Unlimited-length input for pretrained transformers.",

@@ -13,9 +13,9 @@ from ..errors import UnlimiformerError
 from .console import input_pieces, messages, progress_bar, quiet_libraries
 
 if TYPE_CHECKING:
-    from ..memory import Memory
+    from ..memory.memory import Memory
     from ..model import Unlimiformer
-    from ..sources import Text
+    from ..text.sources import TextSource
 
 DEFAULT_MODEL = "flan-t5-small-answers"
 File = Annotated[str, typer.Argument(help="A UTF-8 text file, - for standard input, or a memory (folder or URL).")]
@@ -64,11 +64,11 @@ def settings(memory: Memory | None = None, **given: Any) -> UnlimiformerConfig:
     return UnlimiformerConfig(**given)
 
 
-def open_input(file: str) -> Memory | Text:
+def open_input(file: str) -> Memory | TextSource:
     """A memory, if there is one at this path; else the text."""
-    from ..disk import is_memory
-    from ..memory import Memory
-    from ..remote import is_url
+    from ..memory.memory import Memory
+    from ..memory.remote import is_url
+    from ..memory.storage import is_memory
 
     if is_url(file):
         return Memory.load(file)
@@ -80,11 +80,11 @@ def open_input(file: str) -> Memory | Text:
 
 def open_wrapped(
     file: str, model: str, given: dict[str, Any], device: str | None
-) -> tuple[Memory | Text, Unlimiformer]:
+) -> tuple[Memory | TextSource, Unlimiformer]:
     """The input, and the model wrapped for it; what is wrong with the settings is said before anything is read."""
     settings(None, **given)
     source = open_input(file)
-    from ..memory import Memory
+    from ..memory.memory import Memory
 
     kept = source if isinstance(source, Memory) else None
     return source, load_wrapped(model, settings(kept, **given), device)
@@ -100,8 +100,8 @@ def check_provenance_file(path: Path | None) -> None:
 
 def fetch(model: str, *texts: str) -> list[str]:
     """Gets a model and texts out of the catalogue, if it has them; the texts' words."""
-    from .. import catalogue
-    from ..catalogue.entries import MODELS, TEXTS
+    from .. import hub as catalogue
+    from ..hub.registry import MODELS, TEXTS
 
     with progress_bar("Getting model and text", "bytes") as progress:
         if model in MODELS:
@@ -116,7 +116,7 @@ def load_wrapped(
     """Loads a model and wraps it; an encoder's states are kept in `encoder_dtype` if the settings leave it open."""
     with messages.status(f"Loading {name}"):
         quiet_libraries()
-        from ..loading import load_on
+        from ..hub.loading import load_on
         from ..model import Unlimiformer
 
         model, tokenizer = load_on(name, device)

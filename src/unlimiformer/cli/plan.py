@@ -28,7 +28,7 @@ def command(
     wrapped = load_wrapped(
         model, settings(None, window=window, overlap=overlap, top_k=top_k, batch_size=batch_size), device
     )
-    from ..planning import make_plan
+    from ..estimate import make_plan
 
     with messages.status("Calibrating"):
         plan = make_plan(wrapped, text)

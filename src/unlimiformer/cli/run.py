@@ -33,7 +33,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..running import Status
+    from ..batch import Status
 
 _EVERY = 30.0  # seconds between lines of progress where there is no terminal
 
@@ -92,8 +92,8 @@ def command(
         if value is not None and value < 1:
             raise UnlimiformerError(f"{option} is {value}; expected at least 1")
     quiet_libraries()
-    from ..running import Work, find_documents
-    from ..running import run as go
+    from ..batch import Job, find_documents
+    from ..batch import run as go
 
     config = {
         "top_k": top_k,
@@ -117,7 +117,7 @@ def command(
     if memories is not None and task != "index":
         raise UnlimiformerError(f"--memories was given with task {task!r}; expected task 'index'")
     beside = str(output.with_suffix(".memories").absolute()) if task == "index" else None
-    work = Work(
+    work = Job(
         task=task,
         model=model,
         config={name: value for name, value in config.items() if value is not None},
@@ -138,12 +138,12 @@ def command(
     fetch(model)
     settled = (workers, retry_failed, ray, gpus, threads, timeout)
 
-    def say(line: str) -> None:
+    def log(line: str) -> None:
         messages.print(line, style="dim", markup=False, soft_wrap=True)
 
     try:
         with _shown(len(documents)) as progress, redirect_stdout(sys.stderr):  # Ray talks
-            summary = go(documents, output, work, *settled, say, progress)
+            summary = go(documents, output, work, *settled, log, progress)
     except KeyboardInterrupt:
         messages.print(f"interrupted; the same command goes on where it stopped ({output})", markup=False)
         raise

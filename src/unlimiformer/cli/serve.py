@@ -49,11 +49,11 @@ def command(
         import uvicorn
         from filelock import FileLock, Timeout
 
-        from ..serving import Library, Limits, Worker, create_app
+        from ..server import BackgroundWorker, DocumentStore, Limits, create_app
     except ImportError as error:
         raise UnlimiformerError(f"the server needs more packages ({error.name}); install unlimiformer[serve]") from None
-    from ..asking import Asking
-    from ..paths import cache_folder
+    from ..qa import QuestionFormat
+    from ..utils.files import cache_folder
 
     limits = Limits(max_document_bytes, max_documents, max_question, max_waiting, max_seconds, max_new_tokens)
     fetch(model)
@@ -67,8 +67,8 @@ def command(
         raise UnlimiformerError(f"cannot write to {folder}: {error.strerror}; give another: --folder") from None
     except Timeout:
         raise UnlimiformerError(f"another server keeps its documents in {folder}; give another: --folder") from None
-    library = Library(folder)
-    worker = Worker(wrapped, Asking.for_model(model), library, limits, beams)
+    library = DocumentStore(folder)
+    worker = BackgroundWorker(wrapped, QuestionFormat.for_model(model), library, limits, beams)
     app = create_app(worker, model, token, host if local else None)
     told = uvicorn.Config(app, host=host, port=port, log_level="critical", timeout_graceful_shutdown=2)
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import UnlimiformerError
-from ..machine import is_first_process
+from ..utils.system import is_first_process
 from .console import messages, quiet_libraries
 from .options import AsJson
 
@@ -71,7 +71,7 @@ def command(
     told = read_recipe(recipe) if recipe is not None else {}
     told |= {name: value for name, value in given.items() if value is not None}
     settings = TrainingSettings.of(told, f"recipe {recipe}" if recipe else "the command")
-    figures = train(settings, output, say=lambda line: messages.print(line), watch=_watcher())
+    figures = train(settings, output, log=lambda line: messages.print(line), callback=_watcher())
     if not is_first_process():
         return
     if as_json:

@@ -2,6 +2,6 @@
 
 from .base import Hits, Scorer, Store
 from .exact import DTYPES, ExactStore, encode_rows
-from .search import build, restore
+from .factory import build, restore
 
 __all__ = ["DTYPES", "ExactStore", "Hits", "Scorer", "Store", "build", "encode_rows", "restore"]

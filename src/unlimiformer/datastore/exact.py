@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import native
 from .base import Hits, Scorer
+from .kernels import native
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
 _BLOCK_SCORES = 1 << 23  # numbers in one block of scores: 32 MB of float32
@@ -55,7 +55,7 @@ class ExactStore:
         """How it searches, in words."""
         return f"exact, {str(self.states.dtype).removeprefix('torch.')}"
 
-    def saved(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    def state_dict(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """What is kept on disk beside the states: how they are searched, in words and arrays."""
         return {"store": "exact"}, {}
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..errors import UnlimiformerError
 from .base import Hits
 from .exact import ExactStore
-from .recall import Measured, exact_hits, held_out, measure
+from .recall import RecallStats, exact_hits, held_out, measure
 
 _PROBED = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7)
 _CANDIDATES = 1.5  # rows scored again, for each one wanted
@@ -25,7 +25,7 @@ _CANDIDATES = 1.5  # rows scored again, for each one wanted
 class FaissStore(ExactStore):
     """An exact store with a faiss index of its centred states beside it."""
 
-    def __init__(self, states: Tensor, scales: Tensor | None, index: Any, probes: int, measured: Measured) -> None:
+    def __init__(self, states: Tensor, scales: Tensor | None, index: Any, probes: int, measured: RecallStats) -> None:
         super().__init__(states, scales)
         self.index, self.probes, self.measured = index, probes, measured
         self._path: str | None = None  # where the index was read from, which it goes on reading
@@ -51,21 +51,23 @@ class FaissStore(ExactStore):
         score, at = scores.topk(min(k, wanted), dim=1, sorted=False)
         return Hits(index.gather(1, at).clamp_min(0), score, score > float("-inf"))
 
-    def saved(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    def state_dict(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """What is kept on disk beside the states."""
         faiss = _library()
         if self._path is not None:
             packed = torch.from_file(self._path, size=os.path.getsize(self._path), dtype=torch.uint8)
         else:
             packed = torch.from_numpy(faiss.serialize_index(self.index))
-        return {"store": "faiss", "probes": self.probes, "measured": self.measured.saved()}, {"faiss_index": packed}
+        return {"store": "faiss", "probes": self.probes, "measured": self.measured.state_dict()}, {
+            "faiss_index": packed
+        }
 
     @classmethod
-    def restored(cls, states: Tensor, scales: Tensor | None, told: dict[str, Any], path: str) -> FaissStore:
+    def from_state(cls, states: Tensor, scales: Tensor | None, told: dict[str, Any], path: str) -> FaissStore:
         """From what is kept on disk; the lists stay there, mapped."""
         faiss = _library()
         index = faiss.read_index(path, faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY)
-        made = cls(states, scales, index, told["probes"], Measured(**told["measured"]))
+        made = cls(states, scales, index, told["probes"], RecallStats(**told["measured"]))
         made._path = path
         return made
 
@@ -85,7 +87,7 @@ def build_faiss(store: ExactStore, queries: Tensor, k: int, recall: float) -> Ex
     _, asked = held_out(queries)
     exact = exact_hits(store, asked, k)
     for share in _PROBED:
-        made = FaissStore(store.states, store.scales, index, max(1, int(share * lists)), Measured(0, 0, share, k))
+        made = FaissStore(store.states, store.scales, index, max(1, int(share * lists)), RecallStats(0, 0, share, k))
         made.measured = measure(made, asked, exact, k, share)
         if made.measured.mass_recall >= recall:
             return made

@@ -18,7 +18,7 @@ _ASKED = 40 * TOGETHER
 
 
 @dataclass(frozen=True)
-class Measured:
+class RecallStats:
     """What was seen on held-out real queries, against the exact store with the same k."""
 
     recall: float
@@ -27,7 +27,7 @@ class Measured:
     k: int
     milliseconds: float = 0.0
 
-    def saved(self) -> dict[str, float]:
+    def state_dict(self) -> dict[str, float]:
         """What is kept on disk: all but the time, which is this machine's, this time."""
         return {name: value for name, value in vars(self).items() if name != "milliseconds"}
 
@@ -49,7 +49,7 @@ def exact_hits(store: ExactStore, queries: Tensor, k: int) -> list[Hits]:
     return [ExactStore.search(store, part, k) for part in queries.split(TOGETHER)]
 
 
-def measure(store: ExactStore, queries: Tensor, exact: list[Hits], k: int, looked_at: float) -> Measured:
+def measure(store: ExactStore, queries: Tensor, exact: list[Hits], k: int, looked_at: float) -> RecallStats:
     """What a store finds of the exact hits, and the median time for a dozen queries."""
     mass, share, times = [], [], []
     for part, expected in zip(queries.split(TOGETHER), exact, strict=True):
@@ -59,7 +59,7 @@ def measure(store: ExactStore, queries: Tensor, exact: list[Hits], k: int, looke
         mass.append(mass_recall(found, expected))
         share.append(overlap(found, expected, store.rows))
     recall, total = (float(torch.cat(values).mean()) for values in (share, mass))
-    return Measured(recall, total, looked_at, k, 1000 * statistics.median(times))
+    return RecallStats(recall, total, looked_at, k, 1000 * statistics.median(times))
 
 
 def mass_recall(found: Hits, exact: Hits) -> Tensor:

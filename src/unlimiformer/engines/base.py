@@ -9,11 +9,11 @@ from torch import Tensor
 
 from ..datastore import ExactStore
 from ..errors import UnlimiformerError
-from ..memory import Memory
-from ..provenance import Provenance
-from ..reading import Reader
+from ..memory.indexer import Indexer
+from ..memory.memory import Memory
+from ..provenance.provenance import Provenance
 
-Made = tuple[Tensor, Provenance | None]
+Generated = tuple[Tensor, Provenance | None]
 """Sequences (R, T) for one input, best first, and where the model looked if that was asked for."""
 
 
@@ -50,15 +50,15 @@ class Engine(Protocol):
     top_k: int
 
     @property
-    def plain_window(self) -> int:
+    def context_length(self) -> int:
         """How many tokens the plain model sees."""
 
     @property
-    def tells_where(self) -> bool:
+    def supports_provenance(self) -> bool:
         """Whether provenance is known."""
 
     @property
-    def reader(self) -> Reader:
+    def reader(self) -> Indexer:
         """How inputs are read."""
 
     @property
@@ -73,10 +73,10 @@ class Engine(Protocol):
 
     def generate(
         self, memories: list[Memory], prompts: list[str | None], provenance: bool, generation: dict[str, Any]
-    ) -> list[Made]:
+    ) -> list[Generated]:
         """What the model's own `generate` makes of each memory."""
 
-    def given_tokens(self, prompt: str | None) -> int:
+    def prompt_length(self, prompt: str | None) -> int:
         """How many tokens at the beginning of a sequence were given, not generated."""
 
     def remove(self) -> None:

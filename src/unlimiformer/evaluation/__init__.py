@@ -1,6 +1,6 @@
 """How good answers are: metrics, runs that can be stopped and go on, comparisons."""
 
-from .comparing import Comparison, compare
+from .compare import Comparison, compare
 from .methods import METHODS
 from .metrics import METRICS, Metric
 from .result import Result

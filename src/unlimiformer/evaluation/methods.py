@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from ..asking import Asking, Conversation, ask_together
 from ..config import UnlimiformerConfig
-from ..engines import DecoderOnlyEngine, EncoderDecoderEngine
+from ..engines import CausalEngine, Seq2SeqEngine
+from ..engines.seq2seq.attention import memorizing_layer
 from ..errors import UnlimiformerError
 from ..model import Unlimiformer
-from ..retrieval import memorizing_layer
+from ..qa import DocumentQA, QuestionFormat, ask_together
 
 METHODS = ("unlimiformer", "truncate", "sled", "memorizing")
 
@@ -40,7 +40,7 @@ class Answering:
         model: Any,
         tokenizer: Any,
         config: UnlimiformerConfig,
-        asking: Asking,
+        asking: QuestionFormat,
         generation: dict[str, Any],
         method: str = "unlimiformer",
         layer: int | None = None,
@@ -52,8 +52,8 @@ class Answering:
             raise UnlimiformerError(
                 f"focus is {config.focus} and questions stand before every window; it is for questions in the decoder"
             )
-        self._causal = isinstance(self.wrapped.engine, DecoderOnlyEngine)
-        self._talk: Conversation | None = None
+        self._causal = isinstance(self.wrapped.engine, CausalEngine)
+        self._talk: DocumentQA | None = None
 
     @property
     def together(self) -> bool:
@@ -63,7 +63,7 @@ class Answering:
     def answers(self, items: Sequence[Item]) -> list[str]:
         """One for each item, in order."""
         engine = self.wrapped.engine
-        sled = self.method == "sled" and isinstance(engine, EncoderDecoderEngine)
+        sled = self.method == "sled" and isinstance(engine, Seq2SeqEngine)
         with engine.seeing_everything() if sled else nullcontext():  # type: ignore[union-attr]
             return self._answers(items)
 
@@ -79,7 +79,7 @@ class Answering:
     def _answer(self, item: Item) -> str:
         if self._talk is None or self._talk.source != item.document:
             self._talk = None  # what it holds is not needed while the next text is read
-            self._talk = Conversation(self.wrapped, item.document, self._asking)
+            self._talk = DocumentQA(self.wrapped, item.document, self._asking)
         if self.method == "truncate":
             return self._talk.truncated(item.question, **self._generation)
         return self._talk.ask(item.question, **self._generation).text
@@ -107,6 +107,6 @@ def _configured(
     if method == "sled":
         return config
     with Unlimiformer(model, tokenizer, config) as wrapped:
-        layers = len(wrapped.installation.attentions)
+        layers = len(wrapped.hooks.attentions)
     chosen = memorizing_layer(layers) if layer is None else layer
     return replace(config, layers=(chosen,), focus=0)

@@ -16,17 +16,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..asking import Asking
 from ..config import UnlimiformerConfig
-from ..encoding import Progress
 from ..errors import UnlimiformerError
-from ..fingerprint import model_digest
-from ..journal import append_row, begun_otherwise, kept_rows
-from ..loading import load_on
-from ..machine import peak_memory
-from ..paths import write_whole
+from ..hub.loading import load_on
+from ..memory.encode import Progress
+from ..memory.fingerprint import model_digest
+from ..qa import QuestionFormat
 from ..tasks import Example, Task, task
-from ..tokenizing import first_tokens
+from ..text.tokenization import truncate_text
+from ..utils.files import atomic_write
+from ..utils.jsonl import append_row, read_rows, settings_diff
+from ..utils.system import peak_memory
 from .bootstrap import Columns, intervals, means
 from .methods import Answering, Item
 from .metrics import METRICS, BertScore, EntityRecall, Metric
@@ -43,7 +43,7 @@ _MAY_CHANGE = ("device", "strict", "metrics", "entity_model", "bertscore_model",
 def evaluate(
     settings: EvaluationSettings,
     folder: str | Path,
-    say: Callable[[str], None] = lambda line: None,
+    log: Callable[[str], None] = lambda line: None,
     progress: Progress = lambda done, of: None,
 ) -> Result:
     """Answers what is not answered yet, and measures. The same settings go on in a folder; others are refused there."""
@@ -54,7 +54,7 @@ def evaluate(
 
     def report(line: str) -> None:
         left_out.append(line)
-        say(f"left out: {line}")
+        log(f"left out: {line}")
 
     found = chosen.load(settings.data, settings.split, settings.examples, None if settings.strict else report)
     items = _items(found)
@@ -65,12 +65,12 @@ def evaluate(
     told = _predictions(folder)
     wanted = {(item.key, seed) for item in items for seed in settings.seeds}
     if wanted - set(told):
-        say(f"{len(wanted & set(told)):,} of {len(wanted):,} answers are there")
+        log(f"{len(wanted & set(told)):,} of {len(wanted):,} answers are there")
         made_by = _answer(settings, chosen, items, folder, told, progress, identity, kept)
     else:
         made_by = kept["made_by"]
     result = _measure(settings, chosen, measures, items, told, left_out, made_by)
-    write_whole(folder / RESULT, result.to_json())
+    atomic_write(folder / RESULT, result.to_json())
     return result
 
 
@@ -126,14 +126,14 @@ def _kept(folder: Path, identity: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_others(folder: Path, kept: dict[str, Any], wanted: dict[str, Any]) -> None:
-    if values := begun_otherwise(kept, wanted):
+    if values := settings_diff(kept, wanted):
         raise UnlimiformerError(f"{folder} has a run with {values}; give these, or another folder")
 
 
 def _predictions(folder: Path) -> dict[tuple[str, int], dict[str, Any]]:
     """What was answered, by key and seed."""
     told = {}
-    for row in kept_rows(folder / PREDICTIONS):
+    for row in read_rows(folder / PREDICTIONS):
         if not {"key", "seed", "answer", "seconds"} <= row.keys():
             raise UnlimiformerError(f"{folder / PREDICTIONS} has a row that is no answer: {row}; remove it")
         told[row["key"], row["seed"]] = row
@@ -189,18 +189,18 @@ def _answer(
 def _note(folder: Path, told: dict[str, Any]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / SETTINGS, json.dumps(told, indent=1) + "\n")
+        atomic_write(folder / SETTINGS, json.dumps(told, indent=1) + "\n")
     except OSError as error:
         raise UnlimiformerError(f"cannot write to {folder}: {error.strerror}") from None
 
 
-def _asking(settings: EvaluationSettings, model: Any) -> Asking:
+def _asking(settings: EvaluationSettings, model: Any) -> QuestionFormat:
     changes = {name: value for name, value in (("place", settings.place), ("form", settings.form)) if value is not None}
     if changes and not model.config.is_encoder_decoder:
         raise UnlimiformerError(
             f"{' and '.join(changes)} was given; a decoder-only model is asked behind the text: leave it out"
         )
-    return replace(Asking.for_model(settings.model), **changes)
+    return replace(QuestionFormat.for_model(settings.model), **changes)
 
 
 def _batches(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
@@ -212,7 +212,7 @@ def _cut(item: Item, tokenizer: Any, limit: int | None) -> Item:
     """With no more of the document than the limit allows."""
     if limit is None:
         return item
-    return Item(item.key, first_tokens(item.document, tokenizer, limit), item.question, item.references)
+    return Item(item.key, truncate_text(item.document, tokenizer, limit), item.question, item.references)
 
 
 def _measure(

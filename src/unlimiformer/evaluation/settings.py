@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..asking import PLACES
 from ..config import UnlimiformerConfig
 from ..errors import UnlimiformerError
+from ..qa import PLACES
 from .methods import METHODS
 
 

@@ -8,17 +8,17 @@ from typing import Any
 
 import torch
 
-from ..asking import Asking, Conversation
-from ..encoding import Progress
+from ..memory.encode import Progress
 from ..model import Unlimiformer
-from .files import Row, write
+from ..qa import DocumentQA, QuestionFormat
+from .output import FigureRow, write
 
 _BINS = 50
 
 
 def run(
     wrapped: Unlimiformer,
-    asking: Asking,
+    asking: QuestionFormat,
     text: str,
     question: str | None,
     new_tokens: int,
@@ -26,7 +26,7 @@ def run(
     progress: Progress | None = None,
 ) -> tuple[dict[str, Any], list[Path]]:
     """One answer (or summary) from all of a text: the share of its tokens that were retrieved, and where they stand."""
-    talk = Conversation(wrapped, text, asking)
+    talk = DocumentQA(wrapped, text, asking)
     reply = talk.ask(question, progress, provenance=True, max_new_tokens=new_tokens, do_sample=False, num_beams=1)
     looked = reply.output.provenance
     assert looked is not None
@@ -56,7 +56,7 @@ def run(
     return figures, write(folder, "hits", rows, lambda _, axes: _draw(axes, rows, figures))
 
 
-def _draw(axes: Any, rows: Sequence[Row], figures: dict[str, Any]) -> None:
+def _draw(axes: Any, rows: Sequence[FigureRow], figures: dict[str, Any]) -> None:
     axes.bar([row["from"] for row in rows], [row["share_of_hits"] for row in rows], width=1 / len(rows), align="edge")
     axes.axvline(figures["median_position"], color="tab:red", linestyle="--", label="median")
     axes.set(xlabel="place in the text", ylabel="share of retrieved tokens", xlim=(0, 1))

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..attention import weigh
+from ..engines.seq2seq.sample_queries import sample_queries
 from ..errors import UnlimiformerError
-from ..memory import Memory
+from ..functional import weigh
+from ..memory.memory import Memory
 from ..model import Unlimiformer
-from ..probing import real_queries
-from .files import Row, write
+from .output import FigureRow, write
 
 _QUERIES = 48  # of each head
 
@@ -23,15 +23,15 @@ _QUERIES = 48  # of each head
 @torch.no_grad()
 def run(
     wrapped: Unlimiformer, memory: Memory, ks: Sequence[int], lengths: Sequence[int], folder: Path
-) -> tuple[list[Row], list[Path]]:
+) -> tuple[list[FigureRow], list[Path]]:
     """Real queries over the beginnings of a memory; a row for every length, layer, head and k."""
-    attentions = wrapped.installation.attentions
-    heard = real_queries(wrapped.model, wrapped.installation, memory)
+    attentions = wrapped.hooks.attentions
+    heard = sample_queries(wrapped.model, wrapped.hooks, memory)
     if not heard or len(heard) % len(attentions):
         raise UnlimiformerError("the model's queries cannot be folded in every layer; the figure needs them")
     lengths = sorted({min(length, len(memory)) for length in lengths})
     ks = sorted(set(ks))
-    rows: list[Row] = []
+    rows: list[FigureRow] = []
     for layer, view in enumerate(attentions):
         calls = [call.unflatten(0, (-1, view.heads)) for call in heard[layer :: len(attentions)]]
         queries = _some(torch.cat(calls))
@@ -53,7 +53,7 @@ def _some(queries: Tensor) -> Tensor:
     return queries[places]
 
 
-def summary(rows: Sequence[Row]) -> list[Row]:
+def summary(rows: Sequence[FigureRow]) -> list[FigureRow]:
     """Mean and least share of all layers and heads, for every length and k."""
     found = []
     for length, k in dict.fromkeys((row["tokens"], row["k"]) for row in rows):
@@ -62,7 +62,7 @@ def summary(rows: Sequence[Row]) -> list[Row]:
     return found
 
 
-def _draw(figure: Any, axes: Any, rows: Sequence[Row]) -> None:
+def _draw(figure: Any, axes: Any, rows: Sequence[FigureRow]) -> None:
     lines, grid = axes
     told = summary(rows)
     for length in dict.fromkeys(row["tokens"] for row in told):

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..encoding import Progress
 from ..errors import UnlimiformerError
 from ..evaluation import EvaluationSettings, evaluate
-from ..pictures import pyplot
-from .files import Row, write
+from ..memory.encode import Progress
+from ..utils.plotting import pyplot
+from .output import FigureRow, write
 
 
 def run(
@@ -19,19 +19,19 @@ def run(
     limits: Sequence[int | None],
     metric: str | None,
     folder: Path,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
     progress: Progress,
-) -> tuple[list[Row], list[Path]]:
+) -> tuple[list[FigureRow], list[Path]]:
     """Evaluates with every limit (None: all of each document) and truncated; runs are kept in `folder`/runs."""
     if settings.method == "truncate":
         raise UnlimiformerError("method is 'truncate', which is drawn beside the others; expected another")
     pyplot()  # what is missing is said before any work
-    rows: list[Row] = []
+    rows: list[FigureRow] = []
     for method, limit in [("truncate", None), *((settings.method, limit) for limit in limits)]:
         name = method if method == "truncate" else f"{method}-{limit or 'all'}"
-        say(name)
+        log(name)
         changed = replace(settings, method=method, input_limit=limit)
-        result = evaluate(changed, folder / "runs" / name, say, progress)
+        result = evaluate(changed, folder / "runs" / name, log, progress)
         chosen = metric or next(iter(result.metrics))
         if chosen not in result.metrics:
             raise UnlimiformerError(f"metric is {chosen!r}; the runs have: {', '.join(result.metrics)}")
@@ -40,7 +40,7 @@ def run(
     return rows, write(folder, "quality", rows, lambda _, axes: _draw(axes, rows))
 
 
-def _draw(axes: Any, rows: Sequence[Row]) -> None:
+def _draw(axes: Any, rows: Sequence[FigureRow]) -> None:
     plain, *ours = rows
     places = range(len(ours))
     values = [row["value"] for row in ours]

@@ -8,43 +8,45 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from ..asking import Asking, Conversation
-from ..engines import EncoderDecoderEngine
+from ..engines import Seq2SeqEngine
 from ..model import Unlimiformer
-from ..tokenizing import first_tokens
-from .files import Row, write
+from ..qa import DocumentQA, QuestionFormat
+from ..text.tokenization import truncate_text
+from .output import FigureRow, write
 
 
 def run(
     wrapped: Unlimiformer,
-    asking: Asking,
+    asking: QuestionFormat,
     text: str,
     lengths: Sequence[int],
     new_tokens: int,
     repeats: int,
     folder: Path,
-    say: Callable[[str], None],
-) -> tuple[list[Row], list[Path]]:
+    log: Callable[[str], None],
+) -> tuple[list[FigureRow], list[Path]]:
     """Reading and answering with so many new tokens: the plain model, ours, and SLED; the best of the repeats."""
     generation = {"max_new_tokens": new_tokens, "min_new_tokens": new_tokens, "do_sample": False, "num_beams": 1}
     methods = ["truncate", "unlimiformer"]
-    if isinstance(wrapped.engine, EncoderDecoderEngine):
+    if isinstance(wrapped.engine, Seq2SeqEngine):
         methods.append("sled")
-    rows: list[Row] = []
+    rows: list[FigureRow] = []
     there = len(wrapped.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
     for length in sorted({min(length, there) for length in lengths}):
-        document = first_tokens(text, wrapped.tokenizer, length)
+        document = truncate_text(text, wrapped.tokenizer, length)
         best = dict.fromkeys(methods, float("inf"))
         for _ in range(repeats):
             for method in methods:
-                say(f"{length:,} tokens, {method}")
+                log(f"{length:,} tokens, {method}")
                 best[method] = min(best[method], _seconds(wrapped, asking, document, method, generation))
         rows += [{"tokens": length, "method": method, "seconds": seconds} for method, seconds in best.items()]
     return rows, write(folder, "time", rows, lambda _, axes: _draw(axes, rows))
 
 
-def _seconds(wrapped: Unlimiformer, asking: Asking, document: str, method: str, generation: dict[str, Any]) -> float:
-    talk = Conversation(wrapped, document, asking)
+def _seconds(
+    wrapped: Unlimiformer, asking: QuestionFormat, document: str, method: str, generation: dict[str, Any]
+) -> float:
+    talk = DocumentQA(wrapped, document, asking)
     started = time.perf_counter()
     with _seeing(wrapped.engine, method):
         if method == "truncate":
@@ -58,7 +60,7 @@ def _seeing(engine: Any, method: str) -> Any:
     return engine.seeing_everything() if method == "sled" else nullcontext()
 
 
-def _draw(axes: Any, rows: Sequence[Row]) -> None:
+def _draw(axes: Any, rows: Sequence[FigureRow]) -> None:
     for method in dict.fromkeys(row["method"] for row in rows):
         mine = [row for row in rows if row["method"] == method]
         axes.plot([row["tokens"] for row in mine], [row["seconds"] for row in mine], marker="o", label=method)

@@ -11,8 +11,8 @@ from typing import Any
 import yaml
 
 from ..errors import UnlimiformerError
-from .lines import Example, checked, read_lines
-from .ordering import by_tf_idf
+from .jsonl import Example, checked, read_lines
+from .tfidf import by_tf_idf
 
 _KINDS = {int: "a whole number", list: "a list", dict: "names and values", str: "a text"}
 _FOLDER = Path(__file__).with_name("definitions")
@@ -62,7 +62,7 @@ class Task:
         if data is not None:
             found = list(read_lines(Path(data), self.example_if_it_fits, report))
         elif self.written is not None:
-            from .facts import written
+            from .synthetic import written
 
             found = written(count or 24, self.written, 2 * seed + (split != "train"))
         elif self.hub is not None:

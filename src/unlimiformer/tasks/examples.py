@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..errors import UnlimiformerError
 from .definition import spread, tasks
-from .lines import SHAPES, Example, read_lines
+from .jsonl import SHAPES, Example, read_lines
 
 CONDENSED = "condensed"
 """Before a JSONL file: of its documents, what the answers are about."""
@@ -35,7 +35,7 @@ def _of_source(source: str, split: str) -> list[Example]:
         count, _, seed = rest.partition(":")
         found = tasks()[name].load(split=split, count=int(count), seed=int(seed or 0)) if int(count) else []
     elif name == CONDENSED and Path(rest).is_file():
-        from .condensing import condensed
+        from .condense import condensed
 
         found = condensed(list(read_lines(Path(rest))))
     else:

@@ -1,12 +1,12 @@
 """Training: every method of the paper, and its baselines."""
 
 from ..tasks import Example, examples
-from .causal import CausalTrainer
-from .features import Features, Limits
+from .causal_trainer import CausalTrainer
+from .dataset import LengthLimits, Seq2SeqDataset
 from .run import train
+from .seq2seq_trainer import UnlimiformerTrainer
 from .settings import TrainingSettings, read_recipe, recipes
 from .strategies import STRATEGIES, Strategy
-from .trainer import UnlimiformerTrainer
 
 __all__ = [
     "STRATEGIES",

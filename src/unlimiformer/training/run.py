@@ -17,24 +17,24 @@ import torch
 from transformers import EarlyStoppingCallback, PrinterCallback, Seq2SeqTrainingArguments, TrainerCallback
 from transformers.trainer_utils import set_seed
 
-from ..asking import Asking
 from ..config import UnlimiformerConfig
-from ..engines import DecoderOnlyEngine
+from ..engines import CausalEngine
 from ..errors import UnlimiformerError
 from ..evaluation.metrics.rouge import rouge, scorer
-from ..loading import load
+from ..hub.loading import load
+from ..hub.saved_settings import FILE as USAGE
+from ..hub.saved_settings import usage_text
 from ..model import Unlimiformer
-from ..paths import write_whole
+from ..qa import QuestionFormat
 from ..tasks import examples
-from ..usage import FILE as USAGE
-from ..usage import usage_text
-from .causal import CausalTrainer
-from .features import Features, Limits, whole
+from ..utils.files import atomic_write
+from .causal_trainer import CausalTrainer
+from .dataset import LengthLimits, Seq2SeqDataset, whole
+from .seq2seq_trainer import UnlimiformerTrainer, decoded
 from .settings import SETTINGS, TrainingSettings
 from .strategies import STRATEGIES, Memorizing, Strategy
-from .trainer import UnlimiformerTrainer, decoded
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 _METRICS, _RESULT, _WRITTEN_LAST = "metrics.jsonl", "result.json", "trainer_state.json"
 _LORA_TARGETS = (
     *("q", "k", "v", "o", "q_proj", "k_proj", "v_proj", "o_proj", "out_proj"),  # attention, by the families' names
@@ -42,7 +42,9 @@ _LORA_TARGETS = (
 )
 
 
-def train(settings: TrainingSettings, output: Path, say: Say = lambda line: None, watch: Any = None) -> dict[str, Any]:
+def train(
+    settings: TrainingSettings, output: Path, log: Log = lambda line: None, callback: Any = None
+) -> dict[str, Any]:
     """Trains a model into a folder and returns the last figures.
 
     The folder holds the model, its settings, `metrics.jsonl` and checkpoints. `say` is told in words what goes on;
@@ -52,28 +54,28 @@ def train(settings: TrainingSettings, output: Path, say: Say = lambda line: None
     args = _arguments(settings, output)
     first = args.process_index == 0
     if not first:
-        say, watch = (lambda line: None), None
+        log, callback = (lambda line: None), None
     with args.main_process_first():
         resumed = _opened(settings, output, first)
     args.distributed_state.wait_for_everyone()  # the folder is as it was, until all have seen it
     if (output / _RESULT).is_file():
-        say(f"{output} is finished")
+        log(f"{output} is finished")
         return json.loads((output / _RESULT).read_text())
     set_seed(settings.seed)
     wrapped = _wrapped(settings)
     try:
-        journal, pauses = Journal(output / _METRICS), Pauses()
-        callbacks = [journal, pauses, *([watch] if watch is not None else [])]
+        journal, pauses = MetricsLog(output / _METRICS), RngSnapshot()
+        callbacks = [journal, pauses, *([callback] if callback is not None else [])]
         if settings.patience is not None:
             callbacks.append(EarlyStoppingCallback(settings.patience))
         strategy = _strategy(settings, wrapped)
-        trainer = _trainer(settings, args, wrapped, strategy, callbacks, say)
+        trainer = _trainer(settings, args, wrapped, strategy, callbacks, log)
         trainer.remove_callback(PrinterCallback)  # the library does not print; `watch` may
         if first:
             output.mkdir(parents=True, exist_ok=True)
-            write_whole(output / SETTINGS, settings.to_json())
+            atomic_write(output / SETTINGS, settings.to_json())
         if resumed is not None and first:
-            say(f"going on from {resumed}")
+            log(f"going on from {resumed}")
             journal.cut(int(resumed.name.rpartition("-")[2]))
         try:
             trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
@@ -83,11 +85,11 @@ def train(settings: TrainingSettings, output: Path, say: Say = lambda line: None
             raise
         trainer.save_model(str(output))
         if first:
-            write_whole(output / USAGE, _usage(settings, wrapped, strategy))
+            atomic_write(output / USAGE, _usage(settings, wrapped, strategy))
         figures = trainer.evaluate() if settings.validation is not None else {}
         figures = {"steps": trainer.state.global_step, **figures}
         if first:
-            write_whole(output / _RESULT, json.dumps(figures, indent=1) + "\n")
+            atomic_write(output / _RESULT, json.dumps(figures, indent=1) + "\n")
         return figures
     finally:
         wrapped.remove()
@@ -96,9 +98,9 @@ def train(settings: TrainingSettings, output: Path, say: Say = lambda line: None
 def _usage(settings: TrainingSettings, wrapped: Unlimiformer, strategy: Strategy) -> str:
     """How the model is used as it was trained: read as here, and with what its tests saw."""
     reads = {"window": wrapped.window, "overlap": settings.overlap}
-    if isinstance(wrapped.engine, DecoderOnlyEngine):
-        return usage_text({**reads, "top_k": wrapped.top_k}, asdict(Asking()))
-    return usage_text({**reads, **strategy.settings()}, asdict(Asking(settings.question, settings.form)))
+    if isinstance(wrapped.engine, CausalEngine):
+        return usage_text({**reads, "top_k": wrapped.top_k}, asdict(QuestionFormat()))
+    return usage_text({**reads, **strategy.settings()}, asdict(QuestionFormat(settings.question, settings.form)))
 
 
 def _opened(settings: TrainingSettings, output: Path, first: bool) -> Path | None:
@@ -155,25 +157,25 @@ def _trainer(
     wrapped: Unlimiformer,
     strategy: Strategy,
     callbacks: list[Any],
-    say: Say,
+    log: Log,
 ) -> Any:
     taught = examples(settings.data, "train", settings.examples)
     tested = None
     if settings.validation is not None:
         tested = examples(settings.validation, "validation", settings.validation_examples)
-    limits, unlimited = Limits(settings.source_limit, settings.target_limit), Limits(None, None)
-    if isinstance(wrapped.engine, DecoderOnlyEngine):
+    limits, unlimited = LengthLimits(settings.source_limit, settings.target_limit), LengthLimits(None, None)
+    if isinstance(wrapped.engine, CausalEngine):
         _refuse_for_decoders(settings)
         return CausalTrainer(wrapped, limits, args, taught, tested, callbacks)
-    settled = (wrapped.tokenizer, Asking(settings.question, settings.form))
-    train_set = Features(taught, *settled, limits, wrapped.window, strategy.inputs)
-    say(f"{len(train_set):,} training examples")
+    settled = (wrapped.tokenizer, QuestionFormat(settings.question, settings.form))
+    train_set = Seq2SeqDataset(taught, *settled, limits, wrapped.window, strategy.inputs)
+    log(f"{len(train_set):,} training examples")
     if train_set.cut:
-        say(f"{train_set.cut} documents are longer than {settings.source_limit:,} tokens and were cut to that length")
+        log(f"{train_set.cut} documents are longer than {settings.source_limit:,} tokens and were cut to that length")
     validation: dict[str, Any] = {}
     if tested is not None:
         inputs = whole if strategy.sees_all or settings.early_stop_unlimited else strategy.inputs
-        validation["eval_dataset"] = Features(tested, *settled, unlimited, wrapped.window, inputs)
+        validation["eval_dataset"] = Seq2SeqDataset(tested, *settled, unlimited, wrapped.window, inputs)
         scorer()  # missing packages are missed now, not after an epoch
         validation["compute_metrics"] = partial(_scores, wrapped.tokenizer)
     generation = {"max_new_tokens": settings.new_tokens, "do_sample": False, "num_beams": 1}
@@ -243,7 +245,7 @@ def _arguments(settings: TrainingSettings, output: Path) -> Seq2SeqTrainingArgum
     )
 
 
-class Journal(TrainerCallback):
+class MetricsLog(TrainerCallback):
     """Writes what the trainer logs to a file, a JSON object a line."""
 
     def __init__(self, path: Path) -> None:
@@ -253,7 +255,7 @@ class Journal(TrainerCallback):
         """Forgets what was logged after a step: it will be logged again."""
         if self._path.is_file():
             lines = [line for line in self._path.read_text().splitlines() if json.loads(line)["step"] <= step]
-            write_whole(self._path, "".join(f"{line}\n" for line in lines))
+            atomic_write(self._path, "".join(f"{line}\n" for line in lines))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
         """One line."""
@@ -262,7 +264,7 @@ class Journal(TrainerCallback):
                 file.write(json.dumps({"step": state.global_step, **(logs or {})}) + "\n")
 
 
-class Pauses(TrainerCallback):
+class RngSnapshot(TrainerCallback):
     """Remembers what chance was like after the last whole step, so that an interrupted training loses nothing."""
 
     def __init__(self) -> None:

@@ -8,8 +8,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ..asking import PLACES, Asking
 from ..errors import UnlimiformerError
+from ..qa import PLACES, QuestionFormat
 from .strategies import STRATEGIES
 
 SETTINGS = "training.json"
@@ -98,7 +98,7 @@ class TrainingSettings:
             raise UnlimiformerError(f"layer and gated are for method 'memorizing'; the method is {self.method!r}")
         if self.gated and self.lora is not None:
             raise UnlimiformerError("gated and lora were given; an adapter does not keep the gate: train all weights")
-        Asking(self.question, self.form)
+        QuestionFormat(self.question, self.form)
         if self.validation is None and (self.patience is not None or self.early_stop_unlimited):
             raise UnlimiformerError("early stopping was asked for without validation data; give some: --validation")
 

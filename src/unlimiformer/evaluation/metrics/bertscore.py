@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...catalogue import find_model
 from ...errors import UnlimiformerError
+from ...hub import find_model
 from .base import Metric
 
 PAPER = "facebook/bart-large-mnli"

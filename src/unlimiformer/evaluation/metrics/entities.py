@@ -10,8 +10,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ...catalogue import MODELS, get_model
 from ...errors import UnlimiformerError
+from ...hub import MODELS, get_model
 from .base import Metric
 
 DEFAULT = "en-core-web-sm"

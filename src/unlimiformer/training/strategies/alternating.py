@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...retrieval import Policy
+from ...engines.seq2seq.attention import RetrievalPolicy
 from .random import Random
 
 
@@ -11,6 +11,6 @@ class Alternating(Random):
 
     name = "alternating"
 
-    def trained(self, layer: int, step: int) -> Policy:
+    def train_policy(self, layer: int, step: int) -> RetrievalPolicy:
         """By turns, random first."""
-        return super().trained(layer, step) if step % 2 == 0 else self.tested(layer)
+        return super().train_policy(layer, step) if step % 2 == 0 else self.eval_policy(layer)

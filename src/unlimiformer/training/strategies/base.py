@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from ...retrieval import Policy
+from ...engines.seq2seq.attention import RetrievalPolicy
 
 
 class Strategy:
@@ -37,12 +37,12 @@ class Strategy:
         del room
         return [ids]
 
-    def trained(self, layer: int, step: int) -> Policy:
+    def train_policy(self, layer: int, step: int) -> RetrievalPolicy:
         """What a layer of the decoder sees in a training step (a batch, counted from 0)."""
         del step
-        return self.tested(layer)
+        return self.eval_policy(layer)
 
-    def tested(self, layer: int) -> Policy:
+    def eval_policy(self, layer: int) -> RetrievalPolicy:
         """What it sees when the model is tested with unlimited input."""
         del layer
-        return Policy(self.top_k)
+        return RetrievalPolicy(self.top_k)

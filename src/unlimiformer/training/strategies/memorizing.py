@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from ...engines.seq2seq.attention import RetrievalPolicy, memorizing_layer
 from ...errors import UnlimiformerError
-from ...retrieval import Policy, memorizing_layer
-from ...usage import GATE, keep_gate, kept_gate
+from ...hub.saved_settings import GATE, load_gate, save_gate
 from .base import Strategy
 
 _TRUSTING = 3.0  # a sigmoid's 0.95: pretrained heads begin with what they retrieve, as most learn to
@@ -38,7 +38,7 @@ class Memorizing(Strategy):
             return
         view = cross_attentions[self._layer]
         self._module = view.module
-        kept = kept_gate(getattr(model.config, "_name_or_path", None), self._layer, view.heads)
+        kept = load_gate(getattr(model.config, "_name_or_path", None), self._layer, view.heads)
         gate = torch.full((view.heads,), _TRUSTING) if kept is None else kept
         like = next(view.module.parameters())
         view.module.register_parameter(GATE, torch.nn.Parameter(gate.to(like)))
@@ -47,14 +47,14 @@ class Memorizing(Strategy):
         """The gate; a wrapper of the folder's model finds it there."""
         if self._module is not None:
             assert self._layer is not None, "it was prepared"
-            keep_gate(getattr(self._module, GATE), self._layer, folder)
+            save_gate(getattr(self._module, GATE), self._layer, folder)
 
     def settings(self) -> dict[str, Any]:
         """One layer retrieves."""
         return {"top_k": self.top_k, "layers": [self._layer]}
 
-    def tested(self, layer: int) -> Policy:
+    def eval_policy(self, layer: int) -> RetrievalPolicy:
         """One layer retrieves."""
         if layer != self._layer:
-            return Policy(self.top_k, retrieves=False)
-        return Policy(self.top_k, gate=None if self._module is None else getattr(self._module, GATE))
+            return RetrievalPolicy(self.top_k, retrieves=False)
+        return RetrievalPolicy(self.top_k, gate=None if self._module is None else getattr(self._module, GATE))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...retrieval import Policy
+from ...engines.seq2seq.attention import RetrievalPolicy
 from .base import Strategy
 
 
@@ -13,6 +13,6 @@ class Random(Strategy):
 
     name = "random"
 
-    def trained(self, layer: int, step: int) -> Policy:
+    def train_policy(self, layer: int, step: int) -> RetrievalPolicy:
         """Drawn anew for every layer and step."""
-        return replace(self.tested(layer), random=True)
+        return replace(self.eval_policy(layer), random=True)

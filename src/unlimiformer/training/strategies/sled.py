@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...retrieval import EVERYTHING, Policy
+from ...engines.seq2seq.attention import EVERYTHING, RetrievalPolicy
 from .base import Strategy
 
 
@@ -17,7 +17,7 @@ class Sled(Strategy):
         """No token is left out."""
         return {"top_k": EVERYTHING}
 
-    def tested(self, layer: int) -> Policy:
+    def eval_policy(self, layer: int) -> RetrievalPolicy:
         """No token is left out."""
         del layer
-        return Policy(EVERYTHING)
+        return RetrievalPolicy(EVERYTHING)

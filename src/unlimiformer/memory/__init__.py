@@ -1,0 +1,5 @@
+"""What is stored of one long input: encoding it, keeping it in memory or on disk, and checking that it fits a model."""
+
+from .memory import EncodingSpec, Memory, RowSpec
+
+__all__ = ["EncodingSpec", "Memory", "RowSpec"]

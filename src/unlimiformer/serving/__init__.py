@@ -1,8 +1,0 @@
-"""A small server: documents are read in the background and kept; answers stream, and say where they came from."""
-
-from .app import create_app
-from .library import Document, Library
-from .limits import Limits
-from .worker import Worker
-
-__all__ = ["Document", "Library", "Limits", "Worker", "create_app"]

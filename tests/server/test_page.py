@@ -1,0 +1,290 @@
+"""The page in a real browser: upload, progress, ask, hover, cancel, reload; hostile texts; phones and keyboards."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from conftest import make_book, make_tokenizer
+from tiny_models import WINDOW, make
+
+from unlimiformer import Unlimiformer
+from unlimiformer.qa import QuestionFormat
+from unlimiformer.server import BackgroundWorker, DocumentStore, Limits, create_app
+from unlimiformer.server.worker import ServedAnswer
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(
+    not CHROMIUM or not DRIVER, reason="no browser: apt-get install chromium chromium-driver"
+)
+
+
+class Served:
+    """A server in a thread of this process."""
+
+    def __init__(self, wrapped, asking, folder) -> None:
+        import uvicorn
+
+        self.worker = BackgroundWorker(wrapped, asking, DocumentStore(folder), Limits(new_tokens=24))
+        config = uvicorn.Config(
+            create_app(self.worker, "tiny"), port=0, log_level="critical", timeout_graceful_shutdown=1
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run)
+        self._thread.start()
+        while not self._server.started:
+            time.sleep(0.01)
+        self.url = f"http://127.0.0.1:{self._server.servers[0].sockets[0].getsockname()[1]}"
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+        self._thread.join()
+
+
+@pytest.fixture
+def served(tmp_path):
+    wrapped = Unlimiformer(make("t5"), make_tokenizer(), window=WINDOW, top_k=9)
+    server = Served(wrapped, QuestionFormat("decoder", "{question}"), tmp_path / "library")
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def chrome():
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for option in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1300,900"):
+        options.add_argument(option)
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    yield driver
+    driver.quit()
+
+
+class Page:
+    """What a user does with the page."""
+
+    def __init__(self, driver, url) -> None:
+        self.driver = driver
+        driver.get(url)
+
+    def all(self, selector):
+        return self.driver.find_elements("css selector", selector)
+
+    def one(self, selector):
+        return self.until(lambda: next(iter(self.all(selector)), None), selector)
+
+    def until(self, found, what="", seconds=60):
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if result := found():
+                return result
+            time.sleep(0.02)
+        raise AssertionError(
+            f"waited in vain: {what}; the page says: {self.driver.find_element('tag name', 'body').text}"
+        )
+
+    def script(self, code, *arguments):
+        return self.driver.execute_script(code, *arguments)
+
+    def upload(self, path: Path) -> None:
+        self.one("#file").send_keys(str(path))
+
+    def paste(self, name: str, text: str) -> None:
+        self.one("details summary").click() if not self.one("#paste-name").is_displayed() else None
+        self.script("document.getElementById('paste-name').value = arguments[0]", name)
+        self.script("document.getElementById('paste-text').value = arguments[0]", text)
+        self.one("#paste button").click()
+
+    def ready(self) -> None:
+        self.until(lambda: self.one("#send").is_enabled(), "a document that can be asked")
+
+    def ask(self, question: str) -> None:
+        self.script("document.getElementById('question').value = arguments[0]", question)
+        self.one("#send").click()
+        self.until(lambda: "Answered" in self.one("#message").text, "an answer")
+
+    def lit(self) -> list[str]:
+        """What is lit in the source."""
+        return self.script("return [...(CSS.highlights.get('looked') ?? [])].map((range) => range.toString())")
+
+
+@pytest.fixture
+def page(chrome, served):
+    chrome.set_window_size(1300, 900)
+    return Page(chrome, served.url)
+
+
+@pytest.fixture
+def book_file(tmp_path):
+    path = tmp_path / "book.txt"
+    path.write_text(make_book(900))
+    return path
+
+
+def test_upload_progress_ask_and_hover(page, served, tmp_path):
+    book_file = tmp_path / "book.txt"
+    book_file.write_text(make_book(8000))  # long enough to be seen while it is read
+    page.script(
+        "window.seen = []; new MutationObserver(() => {"
+        "for (const bar of document.querySelectorAll('progress')) window.seen.push(bar.value) })"
+        ".observe(document.getElementById('documents'), {childList: true, subtree: true})"
+    )
+    page.upload(book_file)
+    page.ready()
+    assert "8,002 tokens" in page.one("#documents .state").text
+    assert page.script("return window.seen.length") > 0, "progress was shown"
+    assert page.script("return document.getElementById('text').textContent") == make_book(8000)
+    page.one("#compare").click()
+    page.ask("w3 w4")
+    assert "Truncated:" in page.one(".truncated").text
+    document = served.worker.library.documents()[0]
+    told = served.worker.answer(document, "w3 w4", lambda text: None, threading.Event()).provenance
+    words = page.all(".answer .word")
+    assert "".join(word.text for word in words).replace(" ", "") == told["answer"].replace(" ", "")
+    from selenium.webdriver import ActionChains
+
+    for number in (0, len(words) - 1):
+        ActionChains(page.driver).move_to_element(words[number]).perform()
+        expected = [passage["text"] for passage in told["tokens"][number]["passages"]]
+        assert page.until(lambda expected=expected: page.lit() == expected, f"{expected}, not {page.lit()}")
+    assert len(page.all("#strip i")) == 100 and page.all("#strip i.lit")
+    page.all(".passages button")[0].click()
+    assert page.lit() == [told["passages"][0]["text"]]
+    inside = page.script(
+        "const box = [...CSS.highlights.get('looked')][0].getBoundingClientRect();"
+        "const frame = document.getElementById('text').getBoundingClientRect();"
+        "return box.bottom > frame.top && box.top < frame.bottom"
+    )
+    assert inside, "the passage is in sight"
+
+
+def test_an_answer_streams_and_can_be_stopped(page, served, book_file, monkeypatch):
+    def slow(document, question, log, cancelled, *_):
+        said = []
+        while not cancelled.is_set():
+            log(f"word{len(said)} ")
+            said.append(1)
+            time.sleep(0.05)
+        return ServedAnswer("half an answer", None, None, 1.0, "cancelled")
+
+    page.upload(book_file)
+    page.ready()
+    monkeypatch.setattr(served.worker, "answer", slow)
+    page.script("document.getElementById('question').value = 'w1'")
+    page.one("#send").click()
+    page.until(lambda: "word3" in page.one(".answer").text, "a stream")
+    assert not page.one("#send").is_enabled()
+    page.one("#cancel").click()
+    page.until(lambda: "Stopped: cancelled" in page.one("#message").text, "the end")
+    assert page.one(".answer").text == "half an answer" and page.one("#send").is_enabled()
+
+
+def test_documents_are_there_after_a_reload_and_can_be_deleted(page, book_file):
+    page.upload(book_file)
+    page.ready()
+    page.driver.refresh()
+    page.ready()
+    assert page.one("#documents .open").text == "book.txt"
+    assert page.script("return document.getElementById('text').textContent.length") == len(make_book(900))
+    page.one("#documents [aria-label='Delete book.txt']").click()
+    page.driver.switch_to.alert.accept()
+    page.until(lambda: not page.all("#documents li"), "an empty shelf")
+    assert page.script("return document.getElementById('text').textContent") == ""
+
+
+def test_hostile_names_and_texts_are_shown_as_they_are(page, served, tmp_path):
+    text = "<img src=x onerror='window.hacked=1'><script>window.hacked=1</script>\n" * 40
+    page.paste("../../x", text)
+    page.ready()
+    page.paste("<b onmouseover=alert(1)>name</b>", "w1 w2 w3 <i>w4</i>")
+    page.until(lambda: len(page.all("#documents li")) == 2, "two documents")
+    assert [each.text for each in page.all("#documents .open")] == ["../../x", "<b onmouseover=alert(1)>name</b>"]
+    page.all("#documents .open")[0].click()
+    page.until(lambda: page.script("return document.getElementById('text').textContent") == text, "the text as it is")
+    page.ready()
+    page.ask("<img src=x onerror='window.hacked=1'>")
+    assert page.script("return window.hacked === undefined")
+    assert not page.all("#text img, #text script, #answers img, #documents b")
+    assert [path.name for path in tmp_path.iterdir()] == ["library"]
+
+
+def test_offsets_are_right_behind_characters_of_two_units(page, served):
+    text = "🙂" * 50 + " " + make_book(300)
+    page.paste("smiles", text)
+    page.ready()
+    page.ask("w3")
+    document = served.worker.library.documents()[0]
+    told = served.worker.answer(document, "w3", lambda text: None, threading.Event()).provenance
+    page.all(".passages button")[0].click()
+    assert page.lit() == [told["passages"][0]["text"]]
+
+
+def test_a_phone_and_a_keyboard(page, book_file):
+    page.driver.set_window_size(400, 800)
+    page.upload(book_file)
+    page.ready()
+    assert page.script("return document.documentElement.scrollWidth <= window.innerWidth"), "nothing is cut off"
+    from selenium.webdriver.common.keys import Keys
+
+    page.one("#question").send_keys("w3 w4", Keys.ENTER)
+    page.until(lambda: "Answered" in page.one("#message").text, "an answer")
+    page.script("CSS.highlights.delete('looked')")
+    sentence = page.one(".sentence")
+    assert "show where this came from" in sentence.get_attribute("aria-label")
+    sentence.send_keys(Keys.ENTER)
+    assert page.until(page.lit, "light by keyboard")
+    unnamed = page.script(
+        "return [...document.querySelectorAll('button, input, textarea')].filter((e) =>"
+        "!(e.textContent.trim() || e.labels?.length || e.getAttribute('aria-label'))).length"
+    )
+    assert unnamed == 0, "a screen reader has a name for everything"
+
+
+def test_a_page_of_its_own(chrome, tmp_path):
+    """The file that `--provenance F.html` writes needs no server, and shows a hostile text as it is."""
+    text = "<script>window.hacked=1</script></script><!-- " + make_book(300)
+    with Unlimiformer(make("t5"), make_tokenizer(), window=WINDOW, top_k=9) as u:
+        out = u.generate(text, prompt="w3", provenance=True, max_new_tokens=8, do_sample=False, num_beams=2)
+    out.provenance.save(tmp_path / "looked.html")
+    page = Page(chrome, (tmp_path / "looked.html").as_uri())
+    told = out.provenance.told()
+    words = page.until(lambda: page.all(".word"), "words")
+    from selenium.webdriver import ActionChains
+
+    ActionChains(page.driver).move_to_element(words[1]).perform()
+    expected = [passage["text"] for passage in told["tokens"][1]["passages"]]
+    page.until(lambda: page.lit() == expected, f"{expected}")
+    assert page.script("return window.hacked === undefined")
+    assert page.script("return document.getElementById('text').textContent") == text
+    requests = page.script("return performance.getEntriesByType('resource').length")
+    assert requests == 0, "one file, nothing from outside"
+
+
+def test_a_real_answer_lights_its_fact(chrome, tmp_path):
+    """flan-t5-small-answers, a fact in a scene of Macbeth: the words of the answer light it."""
+    from unlimiformer.hub import get_model, get_text
+
+    get_model("flan-t5-small-answers")
+    lines = get_text("shakespeare/macbeth").read_text().split("\n")[300:560]
+    fact = "The harbour master of Lisbon is called Duarte."
+    lines.insert(150, f"\n{fact}\n")
+    wrapped = Unlimiformer.from_pretrained("flan-t5-small-answers")
+    server = Served(wrapped, QuestionFormat.for_model("flan-t5-small-answers"), tmp_path)
+    try:
+        chrome.set_window_size(1300, 900)
+        page = Page(chrome, server.url)
+        page.paste("a scene", "\n".join(lines))
+        page.ready()
+        page.ask("What is the harbour master of Lisbon called?")
+        assert page.one(".answer").text == "Duarte"
+        from selenium.webdriver import ActionChains
+
+        ActionChains(chrome).move_to_element(page.one(".answer .word")).perform()
+        page.until(lambda: any("called Duarte" in text for text in page.lit()), f"the fact, not {page.lit()}")
+    finally:
+        server.stop()
