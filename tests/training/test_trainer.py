@@ -118,7 +118,7 @@ def test_accumulated_batches_are_averaged(folder, data, tmp_path):
 
 def test_turns_are_counted_by_batch(folder, data, tmp_path, monkeypatch):
     seen = []
-    original = STRATEGIES["alternating"].trained
+    original = STRATEGIES["alternating"].train_policy
     monkeypatch.setattr(
         STRATEGIES["alternating"],
         "train_policy",

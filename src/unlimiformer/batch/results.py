@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ..errors import UnlimiformerError
-from ..memory.storage import friendly_os_errors
-from ..utils.files import atomic_write
+from ..utils.files import atomic_write, friendly_os_errors
 from ..utils.jsonl import append_row, read_rows, settings_diff, to_line
 from .documents import Document
 
@@ -89,7 +88,7 @@ class ResultFile:
     def write(self, row: dict[str, Any]) -> None:
         """A document's only row."""
         assert row["id"] not in self._rows, "a document is done once"
-        with friendly_os_errors(self.path):
+        with friendly_os_errors(self.path, resumable=True):
             append_row(self._file, row)
         self._rows[row["id"]] = (row["digest"], "error" in row)
 
@@ -113,7 +112,7 @@ class ResultFile:
 
     def _remove(self, names: set[str]) -> None:
         part = self.path.with_name(self.path.name + ".part")
-        with friendly_os_errors(self.path):
+        with friendly_os_errors(self.path, resumable=True):
             with part.open("w", encoding="utf-8", errors=_ESCAPED) as file:
                 file.writelines(to_line(row) for row in read_rows(self.path) if row["id"] not in names)
             self._file.close()

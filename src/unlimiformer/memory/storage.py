@@ -8,7 +8,6 @@ in a folder can be executed. Knows nothing of models, tokens or windows.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -25,7 +24,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UnlimiformerError
-from ..utils.files import sha256
+from ..utils.files import atomic_write, friendly_os_errors, sha256
 
 FORMAT_VERSION = 2
 DESCRIPTION = "memory.json"
@@ -113,7 +112,7 @@ class PartialWrite:
 
         if folder.exists() and not (is_memory(folder) or _is_draft(folder)):
             raise UnlimiformerError(f"{folder} exists and is not a memory; give another path")
-        with friendly_os_errors(folder):
+        with friendly_os_errors(folder, resumable=True):
             (folder / "partial").mkdir(parents=True, exist_ok=True)
             lock = FileLock(folder / ".lock")
             try:
@@ -215,7 +214,7 @@ class PartialWrite:
             _flush(file)
         journal["done"] = done
         journal["rows"] = {name: [_NAMES[dtype], list(shape)] for name, (dtype, shape) in self._shapes.items()}
-        _write_whole(self._partial / "journal.json", json.dumps(journal))
+        atomic_write(self._partial / "journal.json", json.dumps(journal))
 
     def finish(self, about: dict[str, Any]) -> None:
         """Puts the draft in the place of what was in the folder before."""
@@ -232,8 +231,8 @@ class PartialWrite:
             _link(self._path(name), self.folder / _file_name(name, told["sha256"]))
         description = {"format": FORMAT_VERSION, "about": about, "arrays": arrays}
         written = _signed(description)
-        _write_whole(self._partial / "finished", new_sha256(written.encode()).hexdigest())
-        _write_whole(self.folder / DESCRIPTION, written)
+        atomic_write(self._partial / "finished", new_sha256(written.encode()).hexdigest())
+        atomic_write(self.folder / DESCRIPTION, written)
         wanted = {_file_name(name, told["sha256"]) for name, told in arrays.items()}
         for path in self.folder.iterdir():
             if _OURS.fullmatch(path.name) and path.name not in wanted:
@@ -252,25 +251,6 @@ class PartialWrite:
     def _close(self) -> None:
         while self._files:
             self._files.popitem()[1].close()
-
-
-@contextmanager
-def friendly_os_errors(folder: Path) -> Iterator[None]:
-    """Says in a sentence what the system refused, and what to do."""
-    try:
-        yield
-    except OSError as error:
-        if error.strerror is None:
-            raise
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            advice = "the disk is full: free some space and run the same again, it goes on where it stopped"
-        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            advice = "it may not be written: choose a folder of yours"
-        elif error.errno in (errno.ENOTDIR, errno.EEXIST):
-            advice = "a file is in the way: give another path"
-        else:
-            advice = "run the same again, it goes on where it stopped"
-        raise UnlimiformerError(f"cannot write {folder} ({error.strerror}): {advice}") from None
 
 
 def _read_description(folder: Path) -> dict[str, Any]:
@@ -348,15 +328,6 @@ def _link(path: Path, target: Path) -> None:
     except OSError:
         shutil.copyfile(path, between)
     os.replace(between, target)
-
-
-def _write_whole(path: Path, content: str) -> None:
-    part = path.with_name(path.name + ".part")
-    with part.open("w", encoding="utf-8", newline="\n") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)
 
 
 def _flush(file: BinaryIO) -> None:

@@ -1,1 +1,1 @@
-"""text"""
+"""From an input (a text, a file, token ids) to tokens and windows."""

@@ -1,1 +1,1 @@
-"""utils"""
+"""Helpers without knowledge of models: files, JSONL, the system, optional packages, plotting."""

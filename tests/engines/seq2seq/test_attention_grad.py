@@ -62,7 +62,7 @@ def test_what_is_dropped_is_dropped_in_both_passes():
     got = _told(checkpointed_attention(view, queries, states, None), wanted, queries, states, weights)
     torch.manual_seed(5)
     seed = int(torch.randint(1 << 62, ()))
-    chance = recomputing._DropoutMask(recomputing._Rule(None, None, 0.3, seed, 1), queries.device)
+    chance = recomputing._DropoutMask(recomputing._AttentionRule(None, None, 0.3, seed, 1), queries.device)
     factor = chance.kept_weights(torch.empty(HEADS, N, ROWS))
     assert 0.2 < (factor == 0).float().mean() < 0.4
     scores = torch.einsum("nhd,shd->hns", queries, view.keys(states))
