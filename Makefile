@@ -1,20 +1,23 @@
-# make setup   a virtual environment in .venv with the package and all extras
-# make test    lint, types and every test
-# make lint    lint and types alone
-# make demo    a real model answers questions over a whole play; needs nothing but the package index
-# make bench   all benchmarks; results in bench/results
-# make default-model   trains flan-t5-small-answers anew (an hour or two); needs QMSum's training split as qmsum/train.jsonl
+# make setup          create a virtual environment in .venv with the package and all extras
+# make test           run lint, type checks and all tests (TESTS=tests/memory for a part of them)
+# make test-processors  run the tests of training, stores and attention as on other processors (PROCESSORS="avx2 no-kernels")
+# make lint           run lint and type checks only
+# make demo           ask a real model questions about a whole play; needs nothing but the package index
+# make bench          run the benchmarks, write bench/results and the tables of README and docs
+# make default-model  train flan-t5-small-answers again (an hour or two); needs QMSum's training split as qmsum/train.jsonl
+# make docs           write the generated parts of README and docs
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TORCH ?= 2.13.0
 TESTS ?= tests
+DEMO ?=
 
-.PHONY: setup test lint demo bench default-model clean
+.PHONY: setup test test-processors lint demo bench default-model docs clean
 
 setup: $(VENV)/.ready
 
-# Without an NVIDIA GPU the CPU build of torch is tried first: the default one brings gigabytes of CUDA libraries.
+# Without an NVIDIA GPU, torch's CPU build is tried first: the default build brings gigabytes of CUDA libraries.
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
@@ -32,24 +35,46 @@ lint: setup
 	$(BIN)/ruff format --check src tests bench examples
 	$(BIN)/mypy
 
-# Each of the two workers has a core; more threads than cores only wait for each other.
+# Two test processes with one thread each: with more threads than cores, they only wait for each other.
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(TESTS)
 
+# torch, oneDNN and MKL can be told to use an older instruction set than the processor has; a newer one is ignored.
+PROCESSORS ?= default avx2 avx512 no-kernels
+NUMERIC_TESTS := tests/training tests/datastore tests/engines/seq2seq tests/test_functional.py
+test-processors: setup
+	for processor in $(PROCESSORS); do \
+	  case $$processor in \
+	    default) set -- ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=SSE4_2;; \
+	    avx2) set -- ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2;; \
+	    avx512) set -- ATEN_CPU_CAPABILITY=avx512;; \
+	    no-kernels) set -- UNLIMIFORMER_NATIVE=0;; \
+	    *) echo "PROCESSORS has $$processor; expected default, avx2, avx512 or no-kernels" >&2; exit 2;; \
+	  esac; \
+	  echo "--- $$processor"; \
+	  env "$$@" OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal $(NUMERIC_TESTS) || exit 1; \
+	done
+
 demo: setup
-	$(BIN)/unlimiformer demo
+	$(BIN)/unlimiformer demo $(DEMO)
 
 bench: setup
-	$(BIN)/unlimiformer bench decode --lengths 1024,16384,131072,1000000 --json bench/results/decode.json
-	$(BIN)/unlimiformer bench search --json bench/results/search.json
+	$(BIN)/unlimiformer bench decode --lengths 1024,16384,131072,1000000 -o bench/results/decode.json
+	$(BIN)/unlimiformer bench search --text shakespeare/hamlet,shakespeare/lear,shakespeare/othello --tokens 131072 --top-k 1024 -o bench/results/search.json
+	$(BIN)/unlimiformer bench encode -o bench/results/encode.json
+	$(BIN)/unlimiformer bench train -o bench/results/train.json
+	$(BIN)/unlimiformer bench needle --model smollm2-135m-instruct --lengths 2000,8000,32000,128000 --depths 10 --speed -o bench/results/needle.json
+	$(BIN)/unlimiformer bench needle --model flan-t5-small-answers --lengths 600,8000,32000,128000 --depths 8 -o bench/results/needle_answers.json
+	$(BIN)/unlimiformer bench run -o bench/results/run.json
 	$(BIN)/python bench/index_growth.py
-	$(BIN)/unlimiformer bench encode --json bench/results/encode.json
-	$(BIN)/unlimiformer bench train --json bench/results/train.json
-	$(BIN)/unlimiformer bench needle --lengths 2000,8000,32000,128000 --speed --json bench/results/needle.json
-	$(BIN)/unlimiformer bench run --json bench/results/run.json
 	$(BIN)/python bench/scale.py
 	$(BIN)/python bench/provenance.py
 	$(BIN)/python bench/serve_load.py
+	$(BIN)/python bench/readme_table.py
+
+docs: setup
+	$(BIN)/python bench/readme_table.py
+	$(BIN)/python bench/cli_reference.py
 
 default-model: setup
 	$(BIN)/unlimiformer models get flan-t5-small

@@ -1,7 +1,10 @@
-"""Disk and peak memory of `unlimiformer index` against the length of the text: `python bench/index_growth.py`.
+"""Disk space and peak memory of `unlimiformer index` against the length of the text.
 
-States have BART-base's width; the encoder has one thin layer with random weights, so that a million tokens take minutes
-and not half an hour. What is stored, and what is held in RAM for a token, does not depend on its depth.
+Run `python bench/index_growth.py`; it takes some minutes. After an interruption the same command continues. Results go
+to bench/results/index_growth.json.
+
+The model has BART-base's width, but one thin encoder layer with random weights, so that a million tokens are encoded
+quickly. What is stored for a token, and held in memory, does not depend on the depth of the encoder.
 """
 
 import json
@@ -11,15 +14,17 @@ import sys
 import tempfile
 from pathlib import Path
 
+from partial_run import PartialRun
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import BartConfig, BartForConditionalGeneration, PreTrainedTokenizerFast
 
-RESULTS = Path(__file__).parent / "results" / "index_growth.json"
+LENGTHS = (100_000, 1_000_000)
+KEYS = ("tokens", "windows", "seconds", "disk_bytes", "peak_bytes")
 WORDS = 5000
 
 
-def make_model(folder: Path) -> None:
-    """A model of BART-base's width with a tokenizer of numbered words."""
+def save_model(folder: Path) -> None:
+    """Save a model of BART-base's width, and a tokenizer whose words are numbers."""
     specials = ["<s>", "<pad>", "</s>", "<unk>"]
     core = Tokenizer(models.WordLevel({w: i for i, w in enumerate([*specials, *map(str, range(WORDS))])}, "<unk>"))
     core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -31,25 +36,27 @@ def make_model(folder: Path) -> None:
     BartForConditionalGeneration(config).save_pretrained(folder)
 
 
+def measure(tokens: int, scratch: Path) -> dict:
+    """Index a random text of that many tokens in a process of its own, whose progress is shown."""
+    text, rng = scratch / f"{tokens}.txt", random.Random(0)
+    text.write_text("\n".join(" ".join(str(rng.randrange(WORDS)) for _ in range(20)) for _ in range(tokens // 20)))
+    command = [sys.executable, "-m", "unlimiformer", "index", text, "-o", scratch / f"{tokens}.memory"]
+    command += ["--model", scratch / "model", "--json"]
+    fields = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+    return {key: fields[key] for key in KEYS}
+
+
 def main() -> None:
-    """Indexes a hundred thousand tokens, and a million."""
-    rows = []
+    """Index a hundred thousand tokens, then a million, and compare the peak memory."""
+    run = PartialRun("index_growth", lengths=LENGTHS)
     with tempfile.TemporaryDirectory() as scratch:
-        make_model(Path(scratch) / "model")
-        for tokens in (100_000, 1_000_000):
-            text, chance = Path(scratch) / f"{tokens}.txt", random.Random(0)
-            text.write_text(
-                "\n".join(" ".join(str(chance.randrange(WORDS)) for _ in range(20)) for _ in range(tokens // 20))
-            )
-            command = [sys.executable, "-m", "unlimiformer", "index", text, "-o", Path(scratch) / f"{tokens}.memory"]
-            done = subprocess.run(
-                [*command, "--model", Path(scratch) / "model", "--json"], capture_output=True, check=True
-            )
-            told = json.loads(done.stdout)
-            rows.append({name: told[name] for name in ("tokens", "windows", "seconds", "disk_bytes", "peak_bytes")})
-            print(rows[-1])
+        save_model(Path(scratch) / "model")
+        for tokens in LENGTHS[len(run.rows) :]:
+            run.add(measure(tokens, Path(scratch)))
+            print(run.rows[-1], flush=True)
+    rows = run.rows
     growth = rows[1]["peak_bytes"] / rows[0]["peak_bytes"]
-    RESULTS.write_text(json.dumps({"peak_growth": growth, "rows": rows}, indent=1) + "\n")
+    run.finish({"peak_growth": growth, "rows": rows})
     print(f"peak memory grows {growth:.3f} × while the text grows {rows[1]['tokens'] / rows[0]['tokens']:.1f} ×")
 
 

@@ -1,50 +1,55 @@
-"""Key–value recall: a small model trained from scratch, then by every method, asked over 1 to 64 windows.
+"""Key–value recall over 1 to 64 windows, for every training method of a small model that is trained from scratch.
 
-`python bench/key_value_recall.py [steps] [seeds]`. A document is a list of pairs, a key and a value; the question is a
-key. Results go to bench/results/key_value_recall.json, raw answers to key_value_recall.csv beside it. As in the paper,
-every method starts from one model that knows the task inside its window, and is trained on longer documents.
+Run `python bench/key_value_recall.py [steps] [seeds]`. After an interruption the same command continues. Means go to
+bench/results/key_value_recall.json, every answer to key_value_recall.csv.
 
-Two things make the task learnable in minutes: heads of the encoder begin by looking at the tokens beside their own, and
-half of the training documents use few keys. Without either the model stays at chance among the values of a document.
+A document is a list of pairs, a key and a value; the question is a key. As in the paper, every method starts from one
+model that has learned the task within its window, and is then trained on longer documents.
+
+Two things make the task learnable in minutes: two heads of the encoder start with attention to the neighbouring tokens,
+and half of the training documents use few keys. Without either, the model only guesses among the values of a document.
 """
 
 import csv
 import json
 import random
+import shutil
 import sys
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 import torch
+from partial_run import FOLDER, RESULTS, PartialRun
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
 from unlimiformer import Unlimiformer
 from unlimiformer.training import STRATEGIES, TrainingSettings, train
+from unlimiformer.utils.files import atomic_write
 
-WINDOW, TRAINED, WINDOWS = 32, 4, (1, 4, 16, 64)
-KEYS, FREQUENT, VALUES = 1100, 100, 48
-DOCUMENTS, QUESTIONS = 16, 8  # of a training step; with 8 documents nothing is learned in this time
-ASKED = 100  # questions for each number of windows
-METHODS = {
-    "standard": {"method": "standard"},
-    "standard, +test": {"method": "standard"},
-    **{name: {"method": name} for name in ("chunked", "random", "retrieval", "alternating", "sled", "memorizing")},
+NAME = "key_value_recall"
+WINDOW = 32  # tokens
+TRAINED_WINDOWS, TESTED_WINDOWS = 4, (1, 4, 16, 64)
+KEYS, FREQUENT_KEYS, VALUES = 1100, 100, 48
+DOCUMENTS, QUESTIONS = 16, 8  # documents in a training step, questions about each; 8 documents are too few to learn
+TESTED_QUESTIONS = 100  # for each number of windows
+METHODS = {  # the label in the table, and how the model is trained
+    "standard": "standard",
+    "standard, +test": "standard",
+    **{name: name for name in ("chunked", "random", "retrieval", "alternating", "sled", "memorizing")},
 }
-RESULTS = Path(__file__).with_name("results")
 
 
-def tokenizer() -> PreTrainedTokenizerFast:
-    """A word is a token, and nothing ends a text: to learn when to stop would cover what is to be learned."""
+def make_tokenizer() -> PreTrainedTokenizerFast:
+    """Make a tokenizer with one token per word and no end of text, so that the model need not learn when to stop."""
     words = ["<pad>", "</s>", *(f"k{i}" for i in range(KEYS)), *(f"v{i}" for i in range(VALUES))]
     core = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<pad>"))
     core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return PreTrainedTokenizerFast(tokenizer_object=core, pad_token="<pad>", eos_token="</s>")
 
 
-def model() -> T5ForConditionalGeneration:
-    """Two layers on either side; two heads of the encoder begin with the tokens before and behind."""
+def make_model() -> T5ForConditionalGeneration:
+    """Make a T5 of two layers; two encoder heads start with attention to the previous and to the next token."""
     config = T5Config(
         vocab_size=2 + KEYS + VALUES,
         d_model=64,
@@ -58,70 +63,87 @@ def model() -> T5ForConditionalGeneration:
         eos_token_id=1,
         decoder_start_token_id=0,
     )
-    made = T5ForConditionalGeneration(config)
-    distances = made.encoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight.data.zero_()
-    distances[1, 0] = distances[17, 1] = 6.0
-    return made
+    model = T5ForConditionalGeneration(config)
+    distance_bias = model.encoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight.data.zero_()
+    distance_bias[1, 0] = distance_bias[17, 1] = 6.0
+    return model
 
 
-def document(rng: random.Random, pairs: int, keys: int, questions: int) -> dict:
-    """Every key is there once."""
-    told = [(f"k{key}", f"v{rng.randrange(VALUES)}") for key in rng.sample(range(keys), pairs)]
-    asked = [rng.choice(told) for _ in range(questions)]
+def make_document(rng: random.Random, pairs: int, keys: int, questions: int) -> dict:
+    """Make a document in which every key occurs once, and questions about some of its pairs."""
+    facts = [(f"k{key}", f"v{rng.randrange(VALUES)}") for key in rng.sample(range(keys), pairs)]
+    tested = [rng.choice(facts) for _ in range(questions)]
     return {
-        "document": " ".join(f"{key} {value}" for key, value in told),
-        "questions": [{"question": key, "answer": value} for key, value in asked],
+        "document": " ".join(f"{key} {value}" for key, value in facts),
+        "questions": [{"question": key, "answer": value} for key, value in tested],
     }
 
 
 def pairs_in(windows: int) -> int:
-    """How many pairs fill so many windows."""
+    """Return the number of pairs that fill that many windows."""
     return (windows * WINDOW - 4) // 2
 
 
 def main(steps: int = 600, seeds: int = 1) -> None:
-    """Trains a start, then every method for half as long; tests them, and keeps what came out after each."""
+    """Train the common start, then every method for half as many steps; test each, and write the results."""
+    run = PartialRun(NAME, steps=steps, seeds=seeds, methods=METHODS)
+    experiments = [(seed, name) for seed in range(seeds) for name in METHODS]
+    for seed, name in experiments[len(run.rows) :]:
+        print(f"seed {seed}: {name}", flush=True)
+        run.add(_experiment(name, steps, seed))
+    rows = [row for experiment in run.rows for row in experiment["rows"]]
+    with (RESULTS / f"{NAME}.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("method", "windows", "seed", "question", "expected", "answer"))
+        writer.writerows(answer for experiment in run.rows for answer in experiment["answers"])
+    settings = {"window": WINDOW, "trained_on_windows": [1, TRAINED_WINDOWS], "steps": steps, "methods": list(METHODS)}
+    run.finish({**settings, "rows": rows})
+    shutil.rmtree(FOLDER / NAME, ignore_errors=True)
+
+
+def _experiment(name: str, steps: int, seed: int) -> dict:
+    """Train by one method, or take the model if it is trained already, and test it over every number of windows."""
+    folder = FOLDER / NAME / f"{steps}-{seed}"
+    trained = folder / METHODS[name]
+    data = _write_data(folder, TRAINED_WINDOWS, steps // 2, seed)
+    settings = _settings(_train_start(folder, steps, seed), data, steps // 2, seed)
+    train(replace(settings, method=METHODS[name]), trained, log=_log)
     rows, answers = [], []
-    for seed in range(seeds):
-        with tempfile.TemporaryDirectory() as folder:
-            trained: dict[str, Path] = {}
-            for name, changes in METHODS.items():
-                method = changes["method"]
-                if method not in trained:
-                    trained[method] = Path(folder) / method
-                    start = _knowing_the_task(Path(folder), steps, seed)
-                    settings = _settings(start, _data(Path(folder), TRAINED, steps // 2, seed), steps // 2, seed)
-                    train(replace(settings, method=method), trained[method])
-                for windows in WINDOWS:
-                    told = _answers(trained[method], windows, all_of_it=name != "standard")
-                    right = sum(expected == got for _, expected, got in told) / len(told)
-                    rows.append({"method": name, "windows": windows, "accuracy": right, "seed": seed, "of": len(told)})
-                    answers += [(name, windows, seed, *each) for each in told]
-                    print(json.dumps(rows[-1]), flush=True)
-                _keep(rows, answers, steps)
+    for windows in TESTED_WINDOWS:
+        tested = _answer(trained, windows, truncated=name == "standard")
+        accuracy = sum(expected == answer for _, expected, answer in tested) / len(tested)
+        rows.append({"method": name, "windows": windows, "accuracy": accuracy, "seed": seed, "of": len(tested)})
+        print(json.dumps(rows[-1]), flush=True)
+        answers += [(name, windows, seed, *row) for row in tested]
+    return {"rows": rows, "answers": answers}
 
 
-def _knowing_the_task(folder: Path, steps: int, seed: int) -> Path:
-    """A model that was trained with documents of one window."""
-    blank, start = folder / "blank", folder / "start"
-    if not start.exists():
+def _train_start(folder: Path, steps: int, seed: int) -> Path:
+    """Train a new model on documents of one window; return its folder."""
+    untrained, start = folder / "untrained", folder / "start"
+    if not (untrained / "tokenizer_config.json").exists():  # it is written last
         torch.manual_seed(seed)
-        model().save_pretrained(blank)
-        tokenizer().save_pretrained(blank)
-        train(_settings(blank, _data(folder, 1, steps, seed), steps, seed), start)
+        make_model().save_pretrained(untrained)
+        make_tokenizer().save_pretrained(untrained)
+    train(_settings(untrained, _write_data(folder, 1, steps, seed), steps, seed), start, log=_log)
     return start
 
 
-def _data(folder: Path, windows: int, steps: int, seed: int) -> Path:
-    """Documents of so many windows, and as many of one."""
+def _log(line: str) -> None:
+    print(line, flush=True)
+
+
+def _write_data(folder: Path, windows: int, steps: int, seed: int) -> Path:
+    """Write training documents, half of them of that many windows and half of at most one; return the file."""
     path, rng = folder / f"{windows}.jsonl", random.Random(seed)
     if not path.exists():
         lines = []
-        for number in range(steps * DOCUMENTS):
-            short = windows == 1 or number % 2 == 0
+        for index in range(steps * DOCUMENTS):
+            short = windows == 1 or index % 2 == 0
             pairs = rng.randint(2, pairs_in(1)) if short else pairs_in(windows)
-            lines.append(document(rng, pairs, rng.choice((FREQUENT, KEYS)), QUESTIONS))
-        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+            lines.append(make_document(rng, pairs, rng.choice((FREQUENT_KEYS, KEYS)), QUESTIONS))
+        folder.mkdir(parents=True, exist_ok=True)
+        atomic_write(path, "".join(json.dumps(line) + "\n" for line in lines))
     return path
 
 
@@ -144,29 +166,20 @@ def _settings(start: Path, data: Path, steps: int, seed: int) -> TrainingSetting
 
 
 @torch.no_grad()
-def _answers(folder: Path, windows: int, all_of_it: bool) -> list[tuple[str, str, str]]:
-    """Question, value and answer."""
-    told, rng = [], random.Random(99 + windows)
+def _answer(folder: Path, windows: int, truncated: bool) -> list[tuple[str, str, str]]:
+    """Ask a trained model about documents of that many windows; return question, expected value and answer."""
+    answers, rng = [], random.Random(99 + windows)
     with Unlimiformer.from_pretrained(folder) as u:
-        for _ in range(ASKED // QUESTIONS):
-            line = document(rng, pairs_in(windows), KEYS, QUESTIONS)
-            ids = u.tokenizer(line["document"], verbose=False)["input_ids"]
-            memory = u.index(torch.tensor(ids if all_of_it else ids[:WINDOW]))
-            for each in line["questions"]:
-                out = u.generate(memory, prompt=each["question"], max_new_tokens=1, do_sample=False)
-                told.append((each["question"], each["answer"], out.text.split()[-1]))
-    return told
-
-
-def _keep(rows: list[dict], answers: list[tuple], steps: int) -> None:
-    about = {"window": WINDOW, "trained_on_windows": [1, TRAINED], "steps": steps, "methods": list(METHODS)}
-    (RESULTS / "key_value_recall.json").write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
-    with (RESULTS / "key_value_recall.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(("method", "windows", "seed", "question", "expected", "answer"))
-        writer.writerows(answers)
+        for _ in range(TESTED_QUESTIONS // QUESTIONS):
+            document = make_document(rng, pairs_in(windows), KEYS, QUESTIONS)
+            ids = u.tokenizer(document["document"], verbose=False)["input_ids"]
+            memory = u.index(torch.tensor(ids[:WINDOW] if truncated else ids))
+            for item in document["questions"]:
+                output = u.generate(memory, prompt=item["question"], max_new_tokens=1, do_sample=False)
+                answers.append((item["question"], item["answer"], output.text.split()[-1]))
+    return answers
 
 
 if __name__ == "__main__":
-    assert set(STRATEGIES) >= {changes["method"] for changes in METHODS.values()}
+    assert set(STRATEGIES) >= set(METHODS.values())
     main(*map(int, sys.argv[1:]))

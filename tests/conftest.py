@@ -1,4 +1,4 @@
-"""What every test has: no model hub, one thread a worker, and the oracles' figures printed at the end."""
+"""Setup of all tests: no access to a model hub, one thread per worker, and a summary of numerical differences."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # workers and what they start share the cores
+if "PYTEST_XDIST_WORKER" in os.environ:  # test workers and their subprocesses share the cores
     os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
@@ -25,13 +25,13 @@ def pytest_terminal_summary(terminalreporter):
         if name.startswith("oracle: ")
     )
     if rows:
-        terminalreporter.section("largest differences from the oracles, relative to the largest logit")
+        terminalreporter.section("largest differences from the reference, relative to the largest logit")
         for name, value in rows:
             terminalreporter.write_line(f"{name.removeprefix('oracle: '):<60} {value:.1e}")
 
 
 def make_tokenizer():
-    """A fast tokenizer of 97 words: w0 … w93 after <pad> <s> </s>; an input is <s> … </s>."""
+    """Create a fast tokenizer of 97 words, <pad> <s> </s> and w0 … w93, whose inputs are <s> … </s>."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
     words = ["<pad>", "<s>", "</s>", *(f"w{i}" for i in range(94))]
@@ -44,13 +44,13 @@ def make_tokenizer():
 
 
 def make_book(words: int = 200):
-    """A text of so many words."""
+    """Create a random text of `words` words."""
     generator = torch.Generator().manual_seed(5)
     return " ".join(f"w{int(i)}" for i in torch.randint(0, 94, (words,), generator=generator))
 
 
 def save(path, model, tokenizer) -> str:
-    """A model and its tokenizer in a folder, whose name is returned."""
+    """Save a model and its tokenizer to a folder and return its path."""
     model.save_pretrained(path)
     tokenizer.save_pretrained(path)
     return str(path)

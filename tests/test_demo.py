@@ -1,30 +1,17 @@
-"""The demo's parts, on a tiny model."""
+"""The demo's answers and its plot, with a tiny model."""
 
 from __future__ import annotations
 
 from tiny_models import WINDOW, make
 
 from unlimiformer import Unlimiformer
-from unlimiformer.demo import FACTS, Fact, ask, draw, plant
+from unlimiformer.demo import ask, draw
 from unlimiformer.qa import QuestionFormat
 
 
-def test_facts_are_planted_whole_and_in_their_places():
-    text = "\n".join(f"line {i}" if i % 3 else "" for i in range(300))
-    planted = plant(text, FACTS)
-    for fact in FACTS:
-        at = planted.index(f"\n\n{fact.sentence}\n")
-        assert abs(at / len(planted) - fact.place) < 0.06
-    without = "".join(planted.split())
-    for fact in FACTS:
-        without = without.replace("".join(fact.sentence.split()), "")
-    assert without == "".join(text.split())
-    assert plant("one line", [Fact(0.9, "A.", "?")]).endswith("\nA.\n")
-
-
-def test_both_answers_and_the_picture(tokenizer, book, tmp_path):
-    u = Unlimiformer(make("t5"), tokenizer, window=WINDOW, top_k=9)
-    answers = list(ask(u, book, ["w1 w2", "w3"], QuestionFormat(form="w9 {question} w8")))
+def test_answers_and_plot(tokenizer, book, tmp_path):
+    wrapped = Unlimiformer(make("t5"), tokenizer, window=WINDOW, top_k=9)
+    answers = list(ask(wrapped, book, ["w1 w2", "w3"], QuestionFormat(form="w9 {question} w8")))
     assert [answer.question for answer in answers] == ["w1 w2", "w3"]
     for answer in answers:
         assert answer.truncated != answer.unlimited

@@ -1,4 +1,4 @@
-"""Tiny random models of every family, made from their configs: offline, in milliseconds."""
+"""Tiny random encoder–decoder models of every family, created from their configs, without a model hub."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ VARIANTS: dict[str, Callable[[], Any]] = {
 
 
 def make(name: str, seed: int = 0) -> Any:
-    """A tiny model with weights large enough that attention matters, in evaluation mode, end token never forced."""
+    """Create a model in evaluation mode with weights large enough that attention matters, and no forced end token."""
     torch.manual_seed(seed)
     model = {**BUILDERS, **VARIANTS}[name]().eval()
     with torch.no_grad():
@@ -256,5 +256,5 @@ def make(name: str, seed: int = 0) -> Any:
 
 
 def random_ids(*shape: int, seed: int = 1) -> torch.Tensor:
-    """Token ids that are never special."""
+    """Draw random token ids, none of them special."""
     return torch.randint(3, VOCABULARY - 2, shape, generator=torch.Generator().manual_seed(seed))

@@ -1,4 +1,4 @@
-"""Commands as processes of their own, forked from one that has imported the slow libraries once."""
+"""Run commands in new processes that are forked from one in which the slow libraries are already imported."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from typing import Any
 
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["torch", "transformers", "unlimiformer.cli.main", "unlimiformer.model"])
@@ -14,12 +15,14 @@ _TIMEOUT = 300
 
 
 def unlimiformer(*arguments: str, stdin: bytes | None = None, **environment: str) -> subprocess.CompletedProcess:
-    """Runs a command; its streams and exit code are those of `python -m unlimiformer`."""
-    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        given.write(stdin or b"")
-        given.seek(0)
-        streams = [_FORKS.reducer.DupFd(file.fileno()) for file in (given, out, err)]
-        process = _FORKS.Process(target=_command, args=(arguments, {**os.environ, **environment}, os.getcwd(), streams))
+    """Run a command; its streams and exit code are those of `python -m unlimiformer`."""
+    with tempfile.TemporaryFile() as inp, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        inp.write(stdin or b"")
+        inp.seek(0)
+        streams = [_FORKS.reducer.DupFd(file.fileno()) for file in (inp, out, err)]
+        process = _FORKS.Process(
+            target=_run_command, args=(arguments, {**os.environ, **environment}, os.getcwd(), streams)
+        )
         process.start()
         process.join(_TIMEOUT)
         if process.exitcode is None:
@@ -29,10 +32,22 @@ def unlimiformer(*arguments: str, stdin: bytes | None = None, **environment: str
     return subprocess.CompletedProcess(["unlimiformer", *arguments], process.exitcode, *texts)
 
 
-def _command(arguments: tuple[str, ...], environment: dict[str, str], folder: str, streams: list) -> None:
-    for number, stream in enumerate(streams):
-        os.dup2(stream.detach(), number)
-    sys.stdin = os.fdopen(0)  # multiprocessing has closed its own
+def run(*arguments: str, stdin: bytes | None = None, code: int = 0, **environment: str) -> subprocess.CompletedProcess:
+    """Run a command that must end with this exit code."""
+    done = unlimiformer(*arguments, stdin=stdin, **environment)
+    assert done.returncode == code, done.stderr.decode()
+    return done
+
+
+def error_line(*arguments: str, **options: Any) -> str:
+    """Run a command that must be refused; returns its message on one line."""
+    return " ".join(run(*arguments, code=2, **options).stderr.decode().split())
+
+
+def _run_command(arguments: tuple[str, ...], environment: dict[str, str], folder: str, streams: list) -> None:
+    for descriptor, stream in enumerate(streams):
+        os.dup2(stream.detach(), descriptor)
+    sys.stdin = os.fdopen(0)  # multiprocessing has closed the original
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)

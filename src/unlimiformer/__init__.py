@@ -1,4 +1,4 @@
-"""Unlimited-length input for pretrained transformers: encode in windows, keep one vector a token, retrieve per head."""
+"""Unlimited-length input for pretrained transformers: one stored vector per token, and retrieval in every head."""
 
 from __future__ import annotations
 
@@ -6,27 +6,36 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .config import UnlimiformerConfig
-    from .errors import UnlimiformerError, UnsupportedModelError
-    from .memory.memory import Memory
+    from .errors import InputError, MemoryMismatchError, StorageError, UnlimiformerError, UnsupportedModelError
+    from .memory import Memory
     from .model import Output, Unlimiformer
 
 __version__ = "0.1.0"
-__all__ = ["Memory", "Output", "Unlimiformer", "UnlimiformerConfig", "UnlimiformerError", "UnsupportedModelError"]
+__all__ = [
+    "InputError",
+    "Memory",
+    "MemoryMismatchError",
+    "Output",
+    "StorageError",
+    "Unlimiformer",
+    "UnlimiformerConfig",
+    "UnlimiformerError",
+    "UnsupportedModelError",
+]
 
-_HOMES = {
-    "Memory": "memory",
-    "Output": "model",
-    "Unlimiformer": "model",
-    "UnlimiformerConfig": "config",
-    "UnlimiformerError": "errors",
-    "UnsupportedModelError": "errors",
-}
+_LIGHT = {"UnlimiformerConfig": "config", **{name: "errors" for name in __all__ if name.endswith("Error")}}
+_HEAVY = {"Memory": "memory", "Output": "model", "Unlimiformer": "model"}
 
 
 def __getattr__(name: str) -> Any:
-    """Public names are imported when first used, so that importing the package does not load torch."""
-    if name in _HOMES:
-        from importlib import import_module
+    """Import public names when they are first used, so that importing the package does not load torch."""
+    from importlib import import_module
 
-        return getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    if name in _LIGHT:
+        return getattr(import_module(f".{_LIGHT[name]}", __name__), name)
+    if name in _HEAVY:
+        from .utils.quiet import without_notices
+
+        with without_notices():
+            return getattr(import_module(f".{_HEAVY[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,48 +1,57 @@
-"""The settings of a wrapped model: one frozen, validated dataclass. Knows no torch and no model."""
+"""The settings of a wrapped model: one frozen, validated dataclass. Imports neither torch nor any model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
-from .errors import UnlimiformerError
+from .errors import InputError
 
-StoreName = Literal["exact", "cells", "faiss"]
+StoreName = Literal["exact", "ivf", "faiss"]
 DTypeName = Literal["float32", "bfloat16", "int8"]
 ComputeName = Literal["bfloat16"]
 SelectionName = Literal["reread", "blocks", "blocks-by-layer", "top-k"]
 PositionsName = Literal["consecutive", "as-encoded", "rescaled"]
 
+_OLD_IVF_NAME = "cells"  # accepted as an alias; the memory.json of a stored memory still has it
+
 
 @dataclass(frozen=True)
 class UnlimiformerConfig:
-    """How a long input is read, kept and searched.
+    """How a long input is encoded, stored and retrieved from. None is a default that depends on the model.
 
-    top_k: tokens that each head attends to at each step; None: the model's window. Of a decoder-only model: tokens of
-        the document that are chosen, at most, without what completes their sentences; None: 256.
-    layers: decoder layers that retrieve; None: all. The others attend to the first window, like the truncated model.
-        Of a decoder-only model with selection "top-k": the others see head and tail of the prompt only.
-    heads: heads that retrieve in those layers; None: all. The others attend to the first window. With a selection of
-        blocks, layers and heads say which of a decoder-only model's heads may choose.
-    window: tokens that are read at once; None: the encoder's own limit, or 1,024 of a decoder-only model.
-    overlap: share of a window that its neighbours read too; None: 0.5, which keeps the middle half, as the paper does,
-        or 0.25, which keeps the later three quarters of a decoder-only model's window.
-    prefix: text in front of every window (a question, as SLED does); a sequence gives each row of a batch its own. Of
-        a decoder-only model: an instruction before the document.
-    store: how states are searched; "exact" scans them all, "cells" and "faiss" look into a part of them.
-    recall: share of the attention of the exact k best tokens that such a part must hold, as measured when it is built.
-    dtype: of the stored states; None: the model's own. "int8" keeps a scale a token.
-    device: where the states are kept; None: the model's own.
-    batch_size: windows encoded at once.
-    compute_dtype: of the encoder's matrix products ("bfloat16" autocasts); None: the model's own.
-    selection: what a decoder-only model sees of a document. "reread" (None): the blocks that its retrieving heads want,
-        read again in the plain window. "blocks", "blocks-by-layer": such blocks as they were read, the same ones in all
-        layers or each layer's own. "top-k": each head's own tokens at each step, as in the paper.
-    positions: where these stand; "consecutive" (None), "as-encoded" (in their window) or "rescaled" into one window.
-    block: tokens of a block; None: 32.
-    focus: of an encoder–decoder that is given a prompt: tokens that its answer is written from, at least; they are the
-        passages that the prompt itself looks at. None or 0: all tokens.
+    Parameters
+    ----------
+    top_k : encoder–decoder: tokens that each head attends to at each step; None: as many as the model's window has.
+        Decoder-only: tokens of the document that are selected at most, before their sentences are completed;
+        None: 256.
+    layers : decoder layers that retrieve; None: all. The other layers attend to the first window, like the truncated
+        model; with selection "top-k" they see only the start and the end of the prompt.
+    heads : heads that retrieve in those layers; None: all. The other heads attend to the first window. If blocks are
+        selected, `layers` and `heads` name the heads that a decoder-only model selects by.
+    window : tokens that are encoded at once; None: the encoder's limit, or 1,024 of a decoder-only model.
+    overlap : share of a window that its neighbours encode too; None: 0.5, which keeps the middle half, as in the
+        paper, or 0.25, which keeps the later three quarters, of a decoder-only model.
+    prefix : text in front of every window (a question, as in SLED); a sequence gives each row of a batch its own.
+        Decoder-only: an instruction before the document.
+    store : how the states are searched. "exact" scans them all; "ivf" and "faiss" scan a part of them. "cells" is the
+        old name of "ivf".
+    recall : for "ivf" and "faiss": the share of the exact top k's attention mass that must be retrieved, as measured
+        when the store is built.
+    dtype : of the stored states; None: the model's dtype. "int8" stores one scale per token.
+    device : where the states are stored; None: the model's device.
+    batch_size : windows that are encoded at once.
+    compute_dtype : of the encoder's matrix products ("bfloat16" autocasts); None: the model's dtype.
+    selection : what a decoder-only model sees of a document. "reread" (None): the blocks that its retrieval heads
+        score highest, encoded again in the model's own window. "blocks", "blocks-by-layer": the stored states of such
+        blocks, the same ones in all layers or each layer's own. "top-k": each head's own tokens at each step, as in
+        the paper.
+    positions : position ids of the selected tokens: "consecutive" (None), "as-encoded" (those in their window) or
+        "rescaled" into one window.
+    block : tokens of a block; None: 32.
+    focus : encoder–decoder with a prompt: the answer is generated from the passages that the prompt itself attends
+        to, of at least this many tokens together. None or 0: from all tokens.
     """
 
     top_k: int | None = None
@@ -64,41 +73,41 @@ class UnlimiformerConfig:
 
     def __post_init__(self) -> None:
         for name in ("layers", "heads"):
-            object.__setattr__(self, name, _integers(name, getattr(self, name)))
+            object.__setattr__(self, name, _to_indices(name, getattr(self, name)))
         if isinstance(self.prefix, Sequence) and not isinstance(self.prefix, str):
             object.__setattr__(self, "prefix", tuple(self.prefix))
+        if self.store == _OLD_IVF_NAME:
+            object.__setattr__(self, "store", "ivf")
         for name in ("top_k", "window", "batch_size", "block", "focus"):
             value, least = getattr(self, name), 0 if name == "focus" else 1
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
-                raise UnlimiformerError(f"{name} is {value!r}; expected a whole number of at least {least}")
+                raise InputError(f"{name} is {value!r}; expected a whole number of at least {least}")
         if self.overlap is not None and (not isinstance(self.overlap, (int, float)) or not 0 <= self.overlap < 1):
-            raise UnlimiformerError(
-                f"overlap is {self.overlap!r}; expected 0 <= overlap < 1 (0.5 keeps the middle half)"
-            )
+            raise InputError(f"overlap is {self.overlap!r}; expected 0 <= overlap < 1 (0.5 keeps the middle half)")
         if not isinstance(self.recall, (int, float)) or not 0 < self.recall < 1:
-            raise UnlimiformerError(f"recall is {self.recall!r}; expected a share between 0 and 1, such as 0.99")
-        _one_of("store", self.store, get_args(StoreName))
-        _one_of("dtype", self.dtype, (None, *get_args(DTypeName)))
-        _one_of("compute_dtype", self.compute_dtype, (None, *get_args(ComputeName)))
-        _one_of("selection", self.selection, (None, *get_args(SelectionName)))
-        _one_of("positions", self.positions, (None, *get_args(PositionsName)))
+            raise InputError(f"recall is {self.recall!r}; expected a share between 0 and 1, such as 0.99")
+        _check_choice("store", self.store, get_args(StoreName))
+        _check_choice("dtype", self.dtype, (None, *get_args(DTypeName)))
+        _check_choice("compute_dtype", self.compute_dtype, (None, *get_args(ComputeName)))
+        _check_choice("selection", self.selection, (None, *get_args(SelectionName)))
+        _check_choice("positions", self.positions, (None, *get_args(PositionsName)))
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
-        """The settings' names, in order."""
+        """List the names of all settings, in order."""
         return tuple(field.name for field in fields(cls))
 
 
-def _integers(name: str, value) -> tuple[int, ...] | None:
+def _to_indices(name: str, value: Any) -> tuple[int, ...] | None:
+    """Convert one index or several to a sorted tuple without duplicates."""
     if value is None:
         return None
-    items = (value,) if isinstance(value, int) else tuple(value)
-    if not all(isinstance(item, int) and item >= 0 for item in items):
-        raise UnlimiformerError(f"{name} is {value!r}; expected numbers counted from 0, or None for all")
-    return tuple(sorted(set(items)))
+    indices = (value,) if isinstance(value, int) else tuple(value)
+    if not all(isinstance(index, int) and index >= 0 for index in indices):
+        raise InputError(f"{name} is {value!r}; expected numbers counted from 0, or None for all")
+    return tuple(sorted(set(indices)))
 
 
-def _one_of(name: str, value, allowed: tuple) -> None:
-    if value not in allowed:
-        known = ", ".join(str(item) for item in allowed)
-        raise UnlimiformerError(f"{name} is {value!r}; expected one of: {known}")
+def _check_choice(name: str, value: Any, choices: tuple) -> None:
+    if value not in choices:
+        raise InputError(f"{name} is {value!r}; expected one of: {', '.join(str(choice) for choice in choices)}")

@@ -1,32 +1,31 @@
-"""What reading a text will take, told before any work: windows, time, bytes. Calibrated by a little of that work."""
+"""Estimates the time and the memory that indexing a text will take, by measuring a small part of the work."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .benchmarks.timing import ms_per_token
-from .datastore import DTYPES, ExactStore
-from .engines import CausalEngine, Seq2SeqEngine
-from .memory.memory import Memory
+from .datastore import DTYPES
 from .model import Unlimiformer
 from .text.tokenization import stream_tokens
 
-_BATCHES = 4
-_LENGTHS = (8192, 32768)  # decoding is timed at these and goes on in a straight line
-_NEW_TOKENS = 9
-_PLACES = 4 + 16  # bytes a token that its id and offsets take on disk
+_TIMED_BATCHES = 4
+_TIMED_LENGTHS = (8192, 32768)  # decoding is measured at these and extrapolated linearly
+_TIMED_TOKENS = 9
+_TIMED_REPEATS = 3
+_TOKEN_BYTES = 4 + 16  # on disk, for the id and the character offsets of a token
 
 
 @dataclass(frozen=True)
 class StorePlan:
-    """One dtype of the exact store."""
+    """Size and speed to expect of the exact store with one dtype."""
 
     dtype: str
     memory_bytes: int
@@ -36,86 +35,77 @@ class StorePlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be expected."""
+    """Windows and encoding time to expect of a text, and its size in every kind of store."""
 
     tokens: int
     windows: int
     encode_seconds: float
     stores: list[StorePlan]
 
-    def figures(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
-
 
 @torch.no_grad()
 def make_plan(wrapped: Unlimiformer, pieces: Iterable[str]) -> Plan:
-    """Counts a text's tokens, encodes some of its windows, and decodes over as many copies of their states."""
-    counted, opening, characters = 0, torch.empty(0, dtype=torch.long), 0
-
-    def noted() -> Iterable[str]:
-        nonlocal characters
-        for piece in pieces:
-            characters += len(piece.encode())
-            yield piece
-
-    wanted = wrapped.window * wrapped.config.batch_size
-    for part in stream_tokens(noted(), wrapped.tokenizer):
-        counted += part.ids.shape[0]
-        if opening.shape[0] < wanted:
-            opening = torch.cat((opening, part.ids))
-    cut = wrapped.engine.reader.cut
-    windows = len(cut.behind(wrapped.engine.reader.prefix_ids().shape[0]).windows(counted))
-    per_window, states = _encoding(wrapped, opening, windows)
+    """Count the tokens of a text, encode a few of its windows, and decode over as many copies of their states."""
+    text = _CountedText(pieces)
+    token_count, first_ids = 0, torch.empty(0, dtype=torch.long)
+    for part in stream_tokens(text, wrapped.tokenizer):
+        token_count += part.ids.shape[0]
+        if first_ids.shape[0] < wrapped.window * wrapped.config.batch_size:
+            first_ids = torch.cat((first_ids, part.ids))
+    windows = wrapped.engine.count_windows(token_count)
+    is_encoder = wrapped.engine.kind == "encoder-decoder"
+    seconds_per_window, states = _time_encoding(wrapped, first_ids, windows)
     stores = []
     for name, dtype in DTYPES.items():
-        if cut.causal and dtype is torch.int8:
+        if dtype is torch.int8 and not is_encoder:
             continue
-        row = states.shape[1] * dtype.itemsize + (4 if dtype is torch.int8 else 0)
-        kept = counted * row
-        first = 0 if cut.causal else wrapped.window * states.shape[1] * 4
-        written = kept + counted * _PLACES + characters + first
-        stores.append(StorePlan(name, kept, written, _decoding(wrapped, states, counted, dtype)))
-    return Plan(counted, windows, windows * per_window, stores)
+        row_bytes = states.shape[1] * dtype.itemsize + (4 if dtype is torch.int8 else 0)
+        memory_bytes = token_count * row_bytes
+        first_window_bytes = wrapped.window * states.shape[1] * 4 if is_encoder else 0
+        disk_bytes = memory_bytes + token_count * _TOKEN_BYTES + text.bytes + first_window_bytes
+        stores.append(StorePlan(name, memory_bytes, disk_bytes, _time_decoding(wrapped, states, token_count, dtype)))
+    return Plan(token_count, windows, windows * seconds_per_window, stores)
 
 
-def _encoding(wrapped: Unlimiformer, opening: Tensor, windows: int) -> tuple[float, Tensor]:
-    """Seconds a window, and some states (n, D)."""
-    length = min(wrapped.window, opening.shape[0])
-    rows = max(1, min(wrapped.config.batch_size, windows, opening.shape[0] // length))
-    batch = opening[: rows * length].reshape(rows, length).to(wrapped.engine.reader.device)
+class _CountedText:
+    """Passes the pieces of a text on and counts their bytes."""
+
+    def __init__(self, pieces: Iterable[str]) -> None:
+        self._pieces, self.bytes = pieces, 0
+
+    def __iter__(self) -> Iterator[str]:
+        for piece in self._pieces:
+            self.bytes += len(piece.encode())
+            yield piece
+
+
+def _time_encoding(wrapped: Unlimiformer, ids: Tensor, windows: int) -> tuple[float, Tensor]:
+    """Encode one batch of windows several times; return the seconds per window and the states (S, D)."""
+    length = min(wrapped.window, ids.shape[0])
+    rows = max(1, min(wrapped.config.batch_size, windows, ids.shape[0] // length))
+    batch = ids[: rows * length].reshape(rows, length).to(wrapped.engine.device)
     times = []
-    for _ in range(1 + _BATCHES):
+    for _ in range(1 + _TIMED_BATCHES):  # the first is a warm-up
         started = time.perf_counter()
         states = wrapped.engine.encode(batch, {}).cpu()
         times.append(time.perf_counter() - started)
     return statistics.median(times[1:]) / rows, states.flatten(0, 1).float()
 
 
-def _decoding(wrapped: Unlimiformer, states: Tensor, tokens: int, dtype: torch.dtype) -> float:
-    """Milliseconds a generated token over a memory of so many tokens."""
-    if isinstance(wrapped.engine, CausalEngine):
-        return _answering(wrapped, wrapped.engine)
-    assert isinstance(wrapped.engine, Seq2SeqEngine)
-    lengths = sorted({min(tokens, length) for length in _LENGTHS})
-    measured = []
-    for length in lengths:
-        copies = states.repeat(-(-length // states.shape[0]), 1)[:length]
-        store = ExactStore.empty(length, states.shape[1], dtype, wrapped.config.device or wrapped.engine.reader.device)
-        store.put(0, copies + 0.1 * torch.randn(copies.shape, generator=torch.Generator().manual_seed(0)))
-        memory = Memory(store, torch.zeros(length, dtype=torch.long), None, 2)
-        outputs = wrapped.hooks.output([memory])
-        mask = torch.ones((1, 1), dtype=torch.long, device=outputs[0].device)
-        call = {"encoder_outputs": outputs, "attention_mask": mask}
-        measured.append(min(ms_per_token(wrapped.model, _NEW_TOKENS, **call) for _ in range(3)))
+def _time_decoding(wrapped: Unlimiformer, states: Tensor, tokens: int, dtype: torch.dtype) -> float:
+    """Return the milliseconds per generated token over a memory of that many tokens."""
+    engine = wrapped.engine
+    lengths = sorted({min(tokens, length) for length in _TIMED_LENGTHS})
+    if engine.kind == "decoder-only":  # what is selected has the same length, whatever the length of the document
+        lengths = lengths[:1]
+    milliseconds = [
+        _best_ms_per_token(wrapped.model, **engine.decode_inputs(states, length, dtype)) for length in lengths
+    ]
     if len(lengths) == 1:
-        return measured[0]
-    slope = max(0.0, (measured[1] - measured[0]) / (lengths[1] - lengths[0]))
-    return measured[1] + slope * (tokens - lengths[1])
+        return milliseconds[0]
+    slope = max(0.0, (milliseconds[1] - milliseconds[0]) / (lengths[1] - lengths[0]))
+    return milliseconds[1] + slope * (tokens - lengths[1])
 
 
-def _answering(wrapped: Unlimiformer, engine: CausalEngine) -> float:
-    """Milliseconds a generated token behind as much of a document as is chosen."""
-    ids = torch.full((1, 64 + engine.top_k), 3, device=engine.reader.device)
-    call = {"inputs": ids, "attention_mask": torch.ones_like(ids)}
-    return min(ms_per_token(wrapped.model, _NEW_TOKENS, **call) for _ in range(3))
+def _best_ms_per_token(model: Any, **inputs: Any) -> float:
+    return min(ms_per_token(model, _TIMED_TOKENS, **inputs) for _ in range(_TIMED_REPEATS))

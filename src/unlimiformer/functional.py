@@ -1,6 +1,7 @@
-"""The arithmetic of retrieval attention on tensors: fold, softmax, mix, merge. Knows no model and no store.
+"""Retrieval attention as pure functions on tensors: project, softmax, merge, rotate. Knows no model and no store.
 
-Shapes: N queries, H heads, G key-value heads (H = G x group), K hits, S stored tokens, D width of a state, d of a head.
+Shapes: N queries, H heads, G key-value heads (H = G x group size), K hits, S stored tokens, D width of a state,
+d width of a head.
 """
 
 from __future__ import annotations
@@ -10,40 +11,56 @@ from torch import Tensor
 
 
 def fold_queries(queries: Tensor, key_weight: Tensor) -> Tensor:
-    """Queries that search raw states (paper, equation 2): `queries` (N, H, d), `key_weight` (G, d, D) to (N, H, D)."""
-    return _by_group(queries, key_weight)
+    """Multiply queries with the key projection, so that they can search raw states (paper, equation 2).
+
+    Parameters
+    ----------
+    queries : (N, H, d)
+    key_weight : (G, d, D)
+
+    Returns the folded queries (N, H, D).
+    """
+    return _multiply_groups(queries, key_weight)
 
 
 def unfold_values(mixed: Tensor, value_weight: Tensor, value_bias: Tensor | None) -> Tensor:
-    """Values of weighted sums of states: `mixed` (N, H, D), `value_weight` (G, d, D), bias (G, d) to (N, H, d).
+    """Project weighted sums of states to values.
 
-    The weights of a sum add up to one, so that projecting the sum equals summing the projections.
+    The weights of each sum must add up to one: then projecting the sum equals summing the projected states.
+
+    Parameters
+    ----------
+    mixed : weighted sums of states (N, H, D).
+    value_weight : (G, d, D)
+    value_bias : (G, d), or None
+
+    Returns the values (N, H, d).
     """
-    values = _by_group(mixed, value_weight.transpose(1, 2))
+    values = _multiply_groups(mixed, value_weight.transpose(1, 2))
     if value_bias is None:
         return values
     return values + value_bias.repeat_interleave(values.shape[1] // value_bias.shape[0], dim=0)
 
 
-def _by_group(x: Tensor, weight: Tensor) -> Tensor:
-    """Multiplies each head's vectors (N, H, a) with its group's matrix (G, a, b) to (N, H, b)."""
+def _multiply_groups(x: Tensor, weight: Tensor) -> Tensor:
+    """Multiply the vectors of each head (N, H, a) with the matrix of its group (G, a, b) to (N, H, b)."""
     n, heads, width = x.shape
     groups = weight.shape[0]
     grouped = x.reshape(n, groups, heads // groups, width).transpose(0, 1).reshape(groups, -1, width)
-    out = torch.bmm(grouped, weight).reshape(groups, n, heads // groups, -1)
-    return out.transpose(0, 1).reshape(n, heads, -1)
+    product = torch.bmm(grouped, weight).reshape(groups, n, heads // groups, -1)
+    return product.transpose(0, 1).reshape(n, heads, -1)
 
 
-def cap(scores: Tensor, softcap: float | None) -> Tensor:
-    """Soft-capped scores; order is kept, so that hits may be chosen before."""
+def apply_softcap(scores: Tensor, softcap: float | None) -> Tensor:
+    """Soft-cap scores with a tanh. This keeps their order, so hits may be selected before capping."""
     return scores if softcap is None else softcap * torch.tanh(scores / softcap)
 
 
-def weigh(scores: Tensor, valid: Tensor | None, softcap: float | None) -> tuple[Tensor, Tensor]:
-    """Softmax over hits (..., K): their weights and the log of the sum (...)."""
+def softmax_weights(scores: Tensor, valid: Tensor | None, softcap: float | None) -> tuple[Tensor, Tensor]:
+    """Compute the softmax over the scores of hits (..., K): their weights (..., K) and the log-sum-exp (...)."""
     scores = scores.float()
-    if softcap is not None:  # a miss has score -inf and needs no mask, unless capping makes it finite
-        scores = cap(scores, softcap)
+    if softcap is not None:  # an invalid hit has score -inf, which needs a mask only where capping makes it finite
+        scores = apply_softcap(scores, softcap)
         scores = scores if valid is None else scores.masked_fill(~valid, float("-inf"))
     return scores.softmax(dim=-1), scores.logsumexp(dim=-1)
 
@@ -56,21 +73,29 @@ def attend_dense(
     softcap: float | None = None,
     dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """The slow, obvious, differentiable way: queries (N, H, d), keys and values (S, G, d) to context (N, H, d).
+    """Attend to all keys and mask out all but the top k of each head. The slow, differentiable reference.
 
-    Every score is computed; all but each head's top k are masked out. Also returns the log of the sums (N, H).
+    Parameters
+    ----------
+    queries : (N, H, d), already scaled.
+    keys, values : (S, G, d)
+    top_k : keys that each head attends to; None: all.
+    softcap : bound of the scores, or None.
+    dropout : share of the attention weights that is dropped.
+
+    Returns the context (N, H, d) and the log-sum-exp of the scores (N, H).
     """
     n, heads, width = queries.shape
     groups = keys.shape[1]
     grouped = queries.reshape(n, groups, heads // groups, width)
     scores = torch.einsum("nghd,sgd->nghs", grouped, keys).float()
-    outside = None
+    masked = None
     if top_k is not None and top_k < keys.shape[0]:
-        chosen = scores.detach().topk(top_k, dim=-1, sorted=False).indices
-        outside = torch.ones_like(scores, dtype=torch.bool).scatter_(-1, chosen, False)
-    scores = cap(scores, softcap)
-    if outside is not None:
-        scores = scores.masked_fill(outside, float("-inf"))
+        best = scores.detach().topk(top_k, dim=-1, sorted=False).indices
+        masked = torch.ones_like(scores, dtype=torch.bool).scatter_(-1, best, False)
+    scores = apply_softcap(scores, softcap)
+    if masked is not None:
+        scores = scores.masked_fill(masked, float("-inf"))
     log_sum = scores.logsumexp(dim=-1)
     weights = torch.nn.functional.dropout((scores - log_sum[..., None]).exp(), dropout, training=dropout > 0)
     context = torch.einsum("nghs,sgd->nghd", weights.to(values.dtype), values)
@@ -78,22 +103,31 @@ def attend_dense(
 
 
 def merge(context: Tensor, log_sum: Tensor, other: Tensor, other_log_sum: Tensor) -> Tensor:
-    """One softmax over two sets of keys from the attention over each: contexts (..., d), log sums (...)."""
+    """Merge the attention over two sets of keys into that of one softmax over both.
+
+    Parameters
+    ----------
+    context, other : contexts (..., d).
+    log_sum, other_log_sum : log-sum-exp of the scores of each (...).
+    """
     total = torch.logaddexp(log_sum, other_log_sum)
-    first, second = (log_sum - total).exp()[..., None], (other_log_sum - total).exp()[..., None]
-    return (context * first + other * second).to(context.dtype)
+    share, other_share = (log_sum - total).exp()[..., None], (other_log_sum - total).exp()[..., None]
+    return (context * share + other * other_share).to(context.dtype)
 
 
 def rotate(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary positions: states (..., n, d), of which the first r numbers are rotated, by cosines and sines (n, r)."""
-    turned, rest = states[..., : cos.shape[-1]], states[..., cos.shape[-1] :]
-    first, second = turned.chunk(2, dim=-1)
-    turned = turned * cos.to(states) + torch.cat((-second, first), dim=-1) * sin.to(states)
-    return torch.cat((turned, rest), dim=-1)
+    """Apply rotary positions: the first r numbers of states (..., n, d) are rotated by cosines and sines (n, r)."""
+    rotated, rest = states[..., : cos.shape[-1]], states[..., cos.shape[-1] :]
+    first, second = rotated.chunk(2, dim=-1)
+    rotated = rotated * cos.to(states) + torch.cat((-second, first), dim=-1) * sin.to(states)
+    return torch.cat((rotated, rest), dim=-1)
 
 
 def folding_is_cheaper(queries: int, heads: int, groups: int, head_width: int, width: int, stored: int) -> bool:
-    """Counts multiply-adds of one layer's scores: folded queries against states, or projected keys."""
+    """Whether scoring raw states with folded queries takes no more multiply-adds than projecting all keys.
+
+    The parameters are the sizes N, H, G, d, D and S of one layer.
+    """
     folded = queries * heads * (head_width * width + stored * width)
     projected = stored * width * groups * head_width + queries * heads * stored * head_width
     return folded <= projected

@@ -1,4 +1,4 @@
-"""The public wrapper: gives a pretrained transformer an input of unlimited length, and takes it back."""
+"""The public wrapper: gives a pretrained transformer an input of unlimited length, and can be removed again."""
 
 from __future__ import annotations
 
@@ -11,28 +11,36 @@ from typing import Any
 from torch import Tensor
 
 from .config import UnlimiformerConfig
-from .engines import CausalEngine, Seq2SeqEngine
-from .engines.seq2seq.hooks import HookManager
+from .engines import CausalEngine, Engine, Generated, Seq2SeqEngine
 from .engines.validation import check_tokenizer, check_weights
-from .errors import UnlimiformerError, UnsupportedModelError
-from .hub.saved_settings import completed
+from .errors import InputError, UnsupportedModelError
+from .hub.saved_settings import with_defaults
+from .memory import Memory
 from .memory.encode import Progress
-from .memory.memory import Memory
-from .provenance.provenance import Provenance
-from .text.sources import TextSource, is_ids
+from .provenance import Provenance
+from .text.sources import TextSource, is_token_ids
 from .text.tokenization import pieces
 
 
 @dataclass(frozen=True)
 class Output:
-    """What was generated for one input: texts and token ids (R, T), best first, and the memory they came from.
+    """What was generated for one input.
 
-    `provenance` is there when it was asked for.
+    Parameters
+    ----------
+    texts : decoded sequences, best first. An encoder–decoder's text begins with its prompt.
+    answers : the same without the prompt.
+    sequences : (R, T) token ids.
+    memory : the memory that was attended to.
+    prompt_length : number of tokens at the beginning of each sequence that were given, not generated.
+    provenance : where the first answer came from, if it was requested.
     """
 
     texts: tuple[str, ...]
+    answers: tuple[str, ...]
     sequences: Tensor
     memory: Memory
+    prompt_length: int = 0
     provenance: Provenance | None = None
 
     @property
@@ -41,15 +49,32 @@ class Output:
         return self.texts[0]
 
     @property
+    def answer(self) -> str:
+        """The first text without the prompt."""
+        return self.answers[0]
+
+    @property
     def token_ids(self) -> Tensor:
         """The first sequence, (T,)."""
         return self.sequences[0]
+
+    @property
+    def new_tokens(self) -> int:
+        """Number of generated tokens of the first sequence."""
+        return self.token_ids.shape[0] - self.prompt_length
 
 
 class Unlimiformer:
     """Wraps a model from construction until `remove()` or the end of its `with` block.
 
-    While wrapped, the model's own `generate` takes inputs of any length, and so does an encoder–decoder's `forward`.
+    While it is wrapped, the model's own `generate` takes inputs of any length, and so does an encoder–decoder's
+    `forward`.
+
+    Parameters
+    ----------
+    model : a Hugging Face model, or a peft model around one.
+    tokenizer : its tokenizer; None if all inputs are token ids.
+    config : the settings; `settings` are single fields of it.
     """
 
     def __init__(
@@ -57,21 +82,14 @@ class Unlimiformer:
     ) -> None:
         self.model, self.tokenizer = model, tokenizer
         base = _base_model(model)
-        self.config = completed(_configure(config, settings), getattr(base.config, "_name_or_path", None))
+        self.config = with_defaults(_merge_settings(config, settings), getattr(base.config, "_name_or_path", None))
         check_weights(base)
         if tokenizer is not None:
             check_tokenizer(tokenizer, base.config, base.get_input_embeddings().num_embeddings)
-        crossing = getattr(base.config, "is_encoder_decoder", False)
-        kind = Seq2SeqEngine if crossing else CausalEngine
-        self.engine: Seq2SeqEngine | CausalEngine = kind(model, base, tokenizer, self.config)
+        is_seq2seq = getattr(base.config, "is_encoder_decoder", False)
+        engine_class = Seq2SeqEngine if is_seq2seq else CausalEngine
+        self.engine: Engine = engine_class(model, base, tokenizer, self.config)
         self.window, self.top_k = self.engine.window, self.engine.top_k
-
-    @property
-    def hooks(self) -> HookManager:
-        """The hooks in an encoder–decoder."""
-        if not isinstance(self.engine, Seq2SeqEngine):
-            raise UnlimiformerError(f"{type(self.model).__name__} is decoder-only; expected an encoder–decoder here")
-        return self.engine.hooks
 
     @classmethod
     def from_pretrained(
@@ -83,9 +101,12 @@ class Unlimiformer:
         device_map: Any = None,
         **settings: Any,
     ) -> Unlimiformer:
-        """Loads model and tokenizer from a catalogue name, a folder or a hub id, and wraps the model.
+        """Load model and tokenizer, and wrap the model.
 
-        With a `device_map`, such as "auto", accelerate spreads a model that is too large for one device.
+        Parameters
+        ----------
+        name : a hub id, a folder, or a name from `unlimiformer models`.
+        device_map : as in transformers; "auto" lets accelerate spread a model that is too large for one device.
         """
         from .hub.loading import load
 
@@ -101,25 +122,21 @@ class Unlimiformer:
         append: bool = False,
         overwrite: bool = False,
     ) -> Memory:
-        """Encodes an input once; the memory can then be asked any number of times.
+        """Encode an input once; the memory can then be queried any number of times.
 
-        `prefix` stands in front of every window. `progress` is told how many windows are done, of how many. With a
-        `folder` the memory is written there as it is made, whatever its size; a run that was interrupted goes on where
-        it stopped, and a memory of an earlier state of the text keeps what is still true. `append` puts the source
-        behind the text of the memory in the folder; `overwrite` lets another memory be replaced.
+        Parameters
+        ----------
+        source : a text, a path, token ids, or an iterable of pieces of text.
+        prefix : text before every window.
+        progress : called with the number of windows done and the total.
+        folder : write the memory there while it is made, whatever its size. An interrupted run continues where it
+            stopped, and windows that an older memory of the text shares with it are reused.
+        append : put the source behind the text of the memory in the folder.
+        overwrite : replace a memory of something else.
         """
-        self._check_wrapped()
-        if folder is not None:
-            engine, target = self.engine, Path(folder)
-            return engine.reader.read_to_disk(
-                source, prefix, target, engine.encode, engine.searched, progress, append, overwrite
-            )
-        if append or overwrite:
-            raise UnlimiformerError("append and overwrite are for a memory on disk; give its folder")
-        prefixes = None if prefix is None else [prefix]
-        memory = self.engine.reader.read_texts([source], prefixes, self.engine.encode, progress)[0]
-        memory.store = self.engine.searched(memory)
-        return memory
+        self._check_active()
+        target = None if folder is None else Path(folder)
+        return self.engine.index(source, target, prefix=prefix, progress=progress, append=append, overwrite=overwrite)
 
     def generate(
         self,
@@ -129,30 +146,26 @@ class Unlimiformer:
         provenance: bool = False,
         **generation: Any,
     ) -> Any:
-        """Generates from an input of any length, or from a memory; a list of them gives a list of outputs.
+        """Generate from an input of any length, or from a memory; a list of them gives a list of outputs.
 
-        `prompt` starts an encoder–decoder's text, and is what a decoder-only model is asked about the input. `prefix`
-        stands in front of every window. A list of either gives each input its own.
-        `provenance` also tells where in the source the model looked for each token of the (first) text. All other
-        arguments go to the model's own `generate`.
+        Parameters
+        ----------
+        prompt : the beginning of an encoder–decoder's text; a decoder-only model's question about the input.
+        prefix : text before every window. A list of prompts or prefixes gives each input its own.
+        provenance : also tell where in the source each token of the (first) text came from.
+        generation : arguments of the model's own `generate`.
         """
-        self._check_wrapped()
-        many = isinstance(source, list) and not is_ids(source)
-        sources: list[Any] = source if many else [source]  # type: ignore[assignment, list-item]
+        self._check_active()
+        is_batch = isinstance(source, list) and not is_token_ids(source)
+        sources: list[Any] = source if is_batch else [source]  # type: ignore[assignment, list-item]
         memories = self._memories(sources, prefix)
-        prompts = _one_each("prompts", prompt, len(memories))
-        made = self.engine.generate(memories, prompts, provenance, generation)
-        results = []
-        for (sequences, looked), memory, asked in zip(made, memories, prompts, strict=True):
-            if looked is not None and self.tokenizer is not None:
-                given = generation.get("decoder_input_ids")
-                told = self.engine.prompt_length(asked) if given is None else given.shape[1]
-                looked = looked.said(pieces(self.tokenizer, sequences[0, told:].tolist()))
-            results.append(Output(self._decode(sequences), sequences, memory, looked))
-        return results if many else results[0]
+        prompts = _one_per_input("prompts", prompt, len(memories))
+        generated = self.engine.generate(memories, prompts, provenance, generation)
+        outputs = [self._decode(part, memory) for part, memory in zip(generated, memories, strict=True)]
+        return outputs if is_batch else outputs[0]
 
     def remove(self) -> None:
-        """Takes retrieval out: every forward is the original object again."""
+        """Remove retrieval from the model: every forward is the original object again."""
         self.engine.remove()
 
     def __enter__(self) -> Unlimiformer:
@@ -161,32 +174,39 @@ class Unlimiformer:
     def __exit__(self, *_: object) -> None:
         self.remove()
 
-    def _check_wrapped(self) -> None:
-        if not self.engine.applied:
-            raise UnlimiformerError("the wrapper was removed from its model; wrap the model again: Unlimiformer(model)")
+    def _check_active(self) -> None:
+        if not self.engine.active:
+            raise InputError("the wrapper was removed from its model; wrap the model again: Unlimiformer(model)")
 
     def _memories(self, sources: list[Any], prefix: str | Sequence[str] | None) -> list[Memory]:
-        """Each source's memory: itself, or read now."""
+        """The memory of each source: the source itself, or made now."""
         if not sources:
-            raise UnlimiformerError("no input was given; expected a text, a path, token ids or a memory")
-        each = _one_each("prefixes", prefix, len(sources))
-        fresh = [i for i, source in enumerate(sources) if not isinstance(source, Memory)]
-        memories, read = list(sources), []
-        if fresh:
-            prefixes = None if prefix is None else [str(each[i]) for i in fresh]
-            read = self.engine.reader.read_texts([sources[i] for i in fresh], prefixes, self.engine.encode)
-            for i, memory in zip(fresh, read, strict=True):
-                memory.store = self.engine.searched(memory)
+            raise InputError("no input was given; expected a text, a path, token ids or a memory")
+        prefixes = _one_per_input("prefixes", prefix, len(sources))
+        memories: list[Any] = list(sources)
+        to_index = [i for i, source in enumerate(sources) if not isinstance(source, Memory)]
+        for i, source in enumerate(sources):
+            if i not in to_index:
+                self.engine.check(source)
+        if to_index:
+            texts = None if prefix is None else [str(prefixes[i]) for i in to_index]
+            new_memories = self.engine.index_many([sources[i] for i in to_index], texts)
+            for i, memory in zip(to_index, new_memories, strict=True):
                 memories[i] = memory
-        for memory in memories:
-            if memory not in read:
-                self.engine.reader.check(memory)
         return memories
 
-    def _decode(self, sequences: Tensor) -> tuple[str, ...]:
+    def _decode(self, generated: Generated, memory: Memory) -> Output:
+        sequences, prompt_length, provenance = generated.sequences, generated.prompt_length, generated.provenance
         if self.tokenizer is None:
-            return ("",) * sequences.shape[0]
-        return tuple(self.tokenizer.batch_decode(sequences, skip_special_tokens=True))
+            empty = ("",) * sequences.shape[0]
+            return Output(empty, empty, sequences, memory, prompt_length, provenance)
+        texts = tuple(self.tokenizer.batch_decode(sequences, skip_special_tokens=True))
+        answers = texts
+        if prompt_length:
+            answers = tuple(self.tokenizer.batch_decode(sequences[:, prompt_length:], skip_special_tokens=True))
+        if provenance is not None:
+            provenance = provenance.with_tokens(pieces(self.tokenizer, sequences[0, prompt_length:].tolist()))
+        return Output(texts, answers, sequences, memory, prompt_length, provenance)
 
 
 def _base_model(model: Any) -> Any:
@@ -198,16 +218,16 @@ def _base_model(model: Any) -> Any:
     return model.get_base_model()
 
 
-def _configure(config: UnlimiformerConfig | None, settings: dict[str, Any]) -> UnlimiformerConfig:
+def _merge_settings(config: UnlimiformerConfig | None, settings: dict[str, Any]) -> UnlimiformerConfig:
     unknown = sorted(set(settings) - set(UnlimiformerConfig.names()))
     if unknown:
-        known = ", ".join(UnlimiformerConfig.names())
-        raise UnlimiformerError(f"unknown setting {', '.join(unknown)}; expected one of: {known}")
+        names = ", ".join(UnlimiformerConfig.names())
+        raise InputError(f"unknown setting {', '.join(unknown)}; expected one of: {names}")
     return replace(config, **settings) if config is not None else UnlimiformerConfig(**settings)
 
 
-def _one_each(name: str, given: str | Sequence[str] | None, inputs: int) -> list[str | None]:
-    each: list[str | None] = [given] * inputs if given is None or isinstance(given, str) else list(given)
-    if len(each) != inputs:
-        raise UnlimiformerError(f"{len(each)} {name} were given for {inputs} inputs; expected one for each, or one")
-    return each
+def _one_per_input(name: str, values: str | Sequence[str] | None, inputs: int) -> list[str | None]:
+    per_input: list[str | None] = [values] * inputs if values is None or isinstance(values, str) else list(values)
+    if len(per_input) != inputs:
+        raise InputError(f"{len(per_input)} {name} were given for {inputs} inputs; expected one for each, or one")
+    return per_input

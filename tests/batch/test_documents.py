@@ -1,4 +1,4 @@
-"""Which documents a run has, and what is wrong with some."""
+"""Finding the documents of a run, and describing what is wrong with malformed ones."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ import os
 
 import pytest
 
-from unlimiformer.batch import find_documents
-from unlimiformer.batch.job import Job
-from unlimiformer.errors import UnlimiformerError
+from unlimiformer.batch import Job, find_documents
+from unlimiformer.errors import InputError, UnlimiformerError
 
 
-def _lines(path, *rows):
+def _write_lines(path, *rows):
     path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
     return path
 
 
-def test_lines_are_read_where_they_stand(tmp_path):
+def test_lines_of_a_jsonl_file(tmp_path):
     (tmp_path / "a.txt").write_text("of a file")
     rows = [
         {"document": "first", "question": "who?"},
@@ -25,13 +24,13 @@ def test_lines_are_read_where_they_stand(tmp_path):
         {"id": 7, "document": "second ü", "questions": ["when?", {"question": "where?", "answer": "here"}]},
         {"id": "third", "path": "a.txt"},
     ]
-    found = find_documents(_lines(tmp_path / "in.jsonl", *rows))
-    assert [document.id for document in found] == ["line 1", "7", "third"]
-    assert [document.questions for document in found] == [("who?",), ("when?", "where?"), ()]
-    assert [document.with_text().carried for document in found] == ["first", "second ü", "of a file"]
+    documents = find_documents(_write_lines(tmp_path / "in.jsonl", *rows))
+    assert [document.id for document in documents] == ["line 1", "7", "third"]
+    assert [document.questions for document in documents] == [("who?",), ("when?", "where?"), ()]
+    assert [document.with_text().text for document in documents] == ["first", "second ü", "of a file"]
 
 
-def test_files_of_a_folder_by_their_pattern(tmp_path):
+def test_files_of_a_folder_by_pattern(tmp_path):
     (tmp_path / "deep").mkdir()
     for name in ("b.txt", "deep/a.txt", "c.md"):
         (tmp_path / name).write_text(name)
@@ -39,42 +38,42 @@ def test_files_of_a_folder_by_their_pattern(tmp_path):
     assert [document.id for document in find_documents(tmp_path, "*.md")] == ["c.md"]
 
 
-def _memory(folder):
+def _write_memory(folder):
     folder.mkdir(parents=True)
     (folder / "memory.json").write_text('{"format": 2, "about": {}, "arrays": {}}')
     (folder / "text.txt").write_text("not a document")
 
 
-def test_texts_go_before_memories_and_a_name_alone_is_no_memory(tmp_path):
-    _memory(tmp_path / "index.memories" / "a")
+def test_memories_are_found_only_without_texts_and_by_their_content(tmp_path):
+    _write_memory(tmp_path / "index.memories" / "a")
     assert [document.id for document in find_documents(tmp_path)] == ["index.memories/a"]
     (tmp_path / "a.txt").write_text("a text")
     (tmp_path / "memory.json").write_text("{}")
     assert [document.id for document in find_documents(tmp_path)] == ["a.txt"]
 
 
-def test_names_that_are_no_text_and_links_to_nothing(tmp_path):
+def test_file_names_that_are_not_utf8_and_broken_links(tmp_path):
     os.mkdir(tmp_path / "in")
     with open(os.fsencode(tmp_path / "in") + b"/\xff.txt", "w") as file:
         file.write("readable")
     (tmp_path / "in" / "gone.txt").symlink_to(tmp_path / "nowhere")
-    found = {document.id: document for document in find_documents(tmp_path / "in")}
-    assert "cannot read" in found["gone.txt"].error and found["�.txt"].with_text().carried == "readable"
+    documents = {document.id: document for document in find_documents(tmp_path / "in")}
+    assert "cannot read" in documents["gone.txt"].error and documents["�.txt"].with_text().text == "readable"
 
 
-def test_other_questions_are_another_document(tmp_path):
+def test_digest_depends_on_the_questions(tmp_path):
     (tmp_path / "a.txt").write_text("a text")
-    _memory(tmp_path / "b")
-    places = ({"path": "a.txt"}, {"memory": "b"}, {"memory": "s3://bucket/b"})
-    for place in places:
+    _write_memory(tmp_path / "b")
+    sources = ({"path": "a.txt"}, {"memory": "b"}, {"memory": "s3://bucket/b"})
+    for source in sources:
         digests = {
-            find_documents(_lines(tmp_path / "in.jsonl", {**place, "id": 1, "question": asked}))[0].digest
-            for asked in ("who?", "who?", "when?")
+            find_documents(_write_lines(tmp_path / "in.jsonl", {**source, "id": 1, "question": question}))[0].digest
+            for question in ("who?", "who?", "when?")
         }
         assert len(digests) == 2
 
 
-def test_what_changed_has_another_digest(tmp_path):
+def test_digest_depends_on_the_content(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("one")
     before = find_documents(tmp_path)[0]
@@ -82,21 +81,21 @@ def test_what_changed_has_another_digest(tmp_path):
     assert find_documents(tmp_path)[0].digest != before.digest
 
 
-def test_a_line_that_changed_meanwhile_is_not_mistaken(tmp_path):
-    path = _lines(tmp_path / "in.jsonl", {"document": "first"})
+def test_line_that_changes_during_the_run_is_noticed(tmp_path):
+    path = _write_lines(tmp_path / "in.jsonl", {"document": "first"})
     (document,) = find_documents(path)
-    _lines(path, {"document": "other"})
-    with pytest.raises(UnlimiformerError, match="has changed since the run began"):
+    _write_lines(path, {"document": "other"})
+    with pytest.raises(InputError, match="has changed since the run began"):
         document.source()
-    sent = document.with_text()  # to another machine: the next run does it again
+    sent = document.with_text()  # to another machine; without a digest, the next run processes it again
     assert sent.digest == "" and "has changed" in sent.error
 
 
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        ("{", "no JSON"),
-        (b"\xff".decode("latin1"), "no JSON"),
+        ("{", "not valid JSON"),
+        (b"\xff".decode("latin1"), "not valid JSON"),
         ([1], "a list; expected"),
         ({"id": "x"}, "no document; expected"),
         ({"document": "a", "path": "b"}, "no single document"),
@@ -106,40 +105,40 @@ def test_a_line_that_changed_meanwhile_is_not_mistaken(tmp_path):
         ({"document": "a", "question": " "}, "a question is ' '"),
         ({"path": "nowhere.txt"}, "cannot read"),
         ({"memory": "nowhere"}, "is not a memory"),
-        ({"id": "x", "error": "too bad"}, "its own run says: too bad"),
-        ({"document": "a", "id": 1.5}, "expected some text or a whole number"),
-        ('{"id": "x", "document": "half \\ud83d"}', '"document" has half a character'),
-        ('{"id": "x", "document": "a", "questions": ["half \\ud83d"]}', '"questions" has half a character'),
-        ('{"id": "half \\ud83d", "document": "a"}', "half a character"),
-        ("[" * 100_000, "no JSON"),
+        ({"id": "x", "error": "too bad"}, "the run that wrote this line reported an error: too bad"),
+        ({"document": "a", "id": 1.5}, "expected a non-empty string or an integer"),
+        ('{"id": "x", "document": "half \\ud83d"}', '"document" has an incomplete character'),
+        ('{"id": "x", "document": "a", "questions": ["half \\ud83d"]}', '"questions" has an incomplete character'),
+        ('{"id": "half \\ud83d", "document": "a"}', "an incomplete character"),
+        ("[" * 100_000, "not valid JSON"),
     ],
 )
-def test_a_bad_line_is_a_document_that_fails(tmp_path, row, reason):
-    found = find_documents(_lines(tmp_path / "in.jsonl", {"document": "good"}, row))
-    assert found[0].error is None and reason in (found[1].error or "")
-    named = (isinstance(row, dict) and isinstance(row.get("id"), str)) or '"id": "x"' in str(row)
-    assert found[1].id == ("x" if named else "line 2")
+def test_malformed_line_becomes_a_document_with_an_error(tmp_path, row, reason):
+    documents = find_documents(_write_lines(tmp_path / "in.jsonl", {"document": "good"}, row))
+    assert documents[0].error is None and reason in (documents[1].error or "")
+    has_id = (isinstance(row, dict) and isinstance(row.get("id"), str)) or '"id": "x"' in str(row)
+    assert documents[1].id == ("x" if has_id else "line 2")
 
 
 @pytest.mark.parametrize(
-    ("make", "reason"),
+    ("create", "reason"),
     [
         (lambda folder: folder / "none.jsonl", "does not exist"),
         (lambda folder: folder, "has no documents; expected files that match"),
-        (lambda folder: _lines(folder / "empty.jsonl"), "is empty; expected lines"),
+        (lambda folder: _write_lines(folder / "empty.jsonl"), "is empty; expected lines"),
         (
-            lambda folder: _lines(folder / "x.jsonl", {"id": 1, "document": "a"}, {"id": 1, "document": "b"}),
+            lambda folder: _write_lines(folder / "x.jsonl", {"id": 1, "document": "a"}, {"id": 1, "document": "b"}),
             "'1' twice",
         ),
     ],
 )
-def test_no_documents_are_an_error(tmp_path, make, reason):
-    with pytest.raises(UnlimiformerError, match=reason):
-        find_documents(make(tmp_path))
+def test_input_without_usable_documents_is_refused(tmp_path, create, reason):
+    with pytest.raises(InputError, match=reason):
+        find_documents(create(tmp_path))
 
 
 @pytest.mark.parametrize(
-    ("changed", "reason"),
+    ("changes", "reason"),
     [
         ({"task": "sing"}, "the task is 'sing'"),
         ({"task": "summarize", "questions": ("who?",)}, "expected task 'ask'"),
@@ -149,6 +148,6 @@ def test_no_documents_are_an_error(tmp_path, make, reason):
         ({"config": {"top_k": 0}}, "top_k is 0"),
     ],
 )
-def test_bad_work_is_named(changed, reason):
+def test_invalid_job_is_refused(changes, reason):
     with pytest.raises(UnlimiformerError, match=reason):
-        Job(**{"task": "ask", "model": "m", **changed})
+        Job(**{"task": "ask", "model": "m", **changes})

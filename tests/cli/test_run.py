@@ -1,4 +1,4 @@
-"""`unlimiformer run` as a user meets it; what its workers do is tested with them."""
+"""`unlimiformer run` from the command line; the workers themselves are tested in tests/batch."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import json
 
 import pytest
 from conftest import make_book, make_tokenizer, save
-from test_cli import run
 from tiny_models import make
+from warm_cli import run
 
 from unlimiformer.batch import Status, Summary
-from unlimiformer.cli.run import _duration, _status, _told
+from unlimiformer.cli.run import _duration, _status_line, _summary_line
 
 
 @pytest.fixture(scope="module")
@@ -19,8 +19,9 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def shelf(tmp_path):
-    folder = tmp_path / "shelf"
+def documents(tmp_path):
+    """A folder of three texts."""
+    folder = tmp_path / "documents"
     folder.mkdir()
     for number in range(3):
         (folder / f"{number}.txt").write_text(make_book(60 * (number + 1)))
@@ -40,30 +41,30 @@ def shelf(tmp_path):
         (("--task", "ask", "--question", "w1", "--ray", "127.0.0.1:1"), "no Ray at '127.0.0.1:1'"),
     ],
 )
-def test_what_is_wrong_is_said_before_any_work(folder, shelf, tmp_path, options, reason):
-    done = run("run", str(shelf), "-o", str(tmp_path / "out.jsonl"), "--model", folder, *options, code=2)
+def test_invalid_options_are_refused(folder, documents, tmp_path, options, reason):
+    done = run("run", str(documents), "-o", str(tmp_path / "out.jsonl"), "--model", folder, *options, code=2)
     assert reason in done.stderr.decode()
 
 
-def test_the_input_is_not_the_output(folder, tmp_path):
+def test_output_must_differ_from_input(folder, tmp_path):
     path = tmp_path / "in.jsonl"
     path.write_text('{"document": "w1"}\n')
     done = run("run", str(path), "-o", str(path), "--task", "summarize", "--model", folder, code=2)
     assert "--output is the input" in done.stderr.decode() and path.read_text() == '{"document": "w1"}\n'
 
 
-def test_a_shelf_is_indexed_and_asked(folder, shelf, tmp_path):
+def test_index_a_folder_then_ask(folder, documents, tmp_path):
     index, answers = tmp_path / "index.jsonl", tmp_path / "answers.jsonl"
-    (shelf / "empty[b].txt").write_text("")
+    (documents / "empty[b].txt").write_text("")
     shared = ("--model", folder, "--workers", "1", "--top-k", "9")
-    made = run("run", str(shelf), "-o", str(index), "--task", "index", *shared, code=1)
-    assert "1 failed: their rows say why" in " ".join(made.stderr.decode().split())
-    asked = ("--task", "ask", "--question", "w1 w2", "--json", *shared)
-    told = json.loads(run("run", str(index), "-o", str(answers), *asked, code=1).stdout)
-    assert told["documents"] == 4 and told["failed"] == 1
+    indexed = run("run", str(documents), "-o", str(index), "--task", "index", *shared, code=1)
+    assert "1 failed: their rows say why" in " ".join(indexed.stderr.decode().split())
+    options = ("--task", "ask", "--question", "w1 w2", "--json", *shared)
+    summary = json.loads(run("run", str(index), "-o", str(answers), *options, code=1).stdout)
+    assert summary["documents"] == 4 and summary["failed"] == 1
     rows = {row["id"]: row for row in map(json.loads, answers.read_text().splitlines())}
     assert set(rows) == {"0.txt", "1.txt", "2.txt", "empty[b].txt"}
-    assert "its own run says: the text is empty" in rows["empty[b].txt"]["error"]
+    assert "the run that wrote this line reported an error: the text is empty" in rows["empty[b].txt"]["error"]
     for number in range(3):
         answer = rows[f"{number}.txt"]["answers"][0]
         assert answer["question"] == "w1 w2" and isinstance(answer["answer"], str)
@@ -71,10 +72,10 @@ def test_a_shelf_is_indexed_and_asked(folder, shelf, tmp_path):
         assert make_book(60 * (number + 1))[passage["start"] : passage["end"]] == passage["text"]
 
 
-def test_words_for_people():
+def test_status_and_summary_lines():
     assert [_duration(seconds) for seconds in (0.4, 61, 3723)] == ["0:00", "1:01", "1:02:03"]
-    assert _status(Status(10, 0, 0, 0, 0.0, None)) == "0 of 10 documents · starting"
-    assert _status(Status(10, 0, 0, 1, 0.0, None)) == "0 of 10 documents · 1 worker"
-    assert _status(Status(10, 4, 1, 2, 0.5, 65.0)) == "4 of 10 documents · 1 failed · 2 workers · 1:05 left"
-    told = _told(Summary(10, 10, 1, 4, 60.0, 5.0, 360.0, 2, 1), "out.jsonl")
-    assert "6 of them now, in 60.0 s (360 an hour, 2 workers, 1 replaced); 1 failed" in told
+    assert _status_line(Status(10, 0, 0, 0, 0.0, None)) == "0 of 10 documents · starting"
+    assert _status_line(Status(10, 0, 0, 1, 0.0, None)) == "0 of 10 documents · 1 worker"
+    assert _status_line(Status(10, 4, 1, 2, 0.5, 65.0)) == "4 of 10 documents · 1 failed · 2 workers · 1:05 left"
+    line = _summary_line(Summary(10, 10, 1, 4, 60.0, 5.0, 360.0, 2, 1), "out.jsonl")
+    assert "6 of them now, in 60.0 s (360 an hour, 2 workers, 1 replaced); 1 failed" in line

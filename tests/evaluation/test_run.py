@@ -1,4 +1,4 @@
-"""Runs: every method, resumed runs, malformed lines, and comparisons."""
+"""Evaluation runs: every method, resumed and refused runs, malformed data, and comparisons."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from tiny_causal_models import tiny_decoder
 from tiny_models import WINDOW, make
 
 from unlimiformer import Unlimiformer
-from unlimiformer.errors import UnlimiformerError
+from unlimiformer.errors import InputError, StorageError, UnlimiformerError
 from unlimiformer.evaluation import METHODS, EvaluationSettings, Result, compare, evaluate, run
+from unlimiformer.utils.resumable_run import ResumableRun
 
 LENGTHS = (40, 200, 90, 60, 150)
 
@@ -41,41 +42,40 @@ def data(tmp_path_factory):
 
 
 def _settings(model, data, **changes):
-    told = {"model": model, "data": data, "new_tokens": 6, "form": "{question} w9", "config": {"top_k": 8}}
-    return EvaluationSettings(**{**told, **changes})
+    fields = {"model": model, "data": data, "new_tokens": 6, "form": "{question} w9", "config": {"top_k": 8}}
+    return EvaluationSettings(**{**fields, **changes})
 
 
-def _lines(path):
+def _read(path):
     return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
 
 def _answers(folder):
-    rows = _lines(folder / run.PREDICTIONS)
+    rows = _read(folder / run.PREDICTIONS)
     return {(row["key"], row["seed"]): row["answer"] for row in rows}
 
 
-def test_every_method_answers_as_the_wrapper_does(model, data, tmp_path):
-    results = {}
+def test_methods_answer_as_the_wrapper_does(model, data, tmp_path):
     for method in METHODS:
         config = {} if method == "sled" else {"top_k": 8}
-        results[method] = evaluate(_settings(model, data, method=method, config=config), tmp_path / method)
-    rows = _lines(tmp_path / "unlimiformer" / run.PREDICTIONS)
-    lines = {line["question"]: line for line in _lines(data)}
-    settings = {"unlimiformer": {"top_k": 8}, "sled": {"top_k": 10**6}, "memorizing": {"top_k": 8, "layers": [1]}}
-    for method, given in settings.items():
-        told = {row["question"]: row["answer"] for row in _lines(tmp_path / method / run.PREDICTIONS)}
-        with Unlimiformer.from_pretrained(model, **given) as u:
+        evaluate(_settings(model, data, method=method, config=config), tmp_path / method)
+    rows = _read(tmp_path / "unlimiformer" / run.PREDICTIONS)
+    lines = {line["question"]: line for line in _read(data)}
+    configs = {"unlimiformer": {"top_k": 8}, "sled": {"top_k": 10**6}, "memorizing": {"top_k": 8, "layers": [1]}}
+    for method, config in configs.items():
+        answers = {row["question"]: row["answer"] for row in _read(tmp_path / method / run.PREDICTIONS)}
+        with Unlimiformer.from_pretrained(model, **config) as wrapped:
             for row in rows:
                 document, question = lines[row["question"]]["document"], row["question"]
-                expected = u.generate(document, prefix=f"{question} w9", max_new_tokens=6, do_sample=False).text
-                assert told[question] == expected
-    answers = {method: _answers(tmp_path / method) for method in METHODS}
-    assert len({json.dumps(sorted(each.values())) for each in answers.values()}) == 4, "all methods differ here"
+                output = wrapped.generate(document, prefix=f"{question} w9", max_new_tokens=6, do_sample=False)
+                assert answers[question] == output.text
+    by_method = [sorted(_answers(tmp_path / method).values()) for method in METHODS]
+    assert len(set(map(json.dumps, by_method))) == 4, "all methods differ on this data"
 
 
-def test_the_longest_come_first_and_batches_change_nothing(model, data, tmp_path):
+def test_longest_documents_come_first_and_batches_change_no_answer(model, data, tmp_path):
     alone = evaluate(_settings(model, data), tmp_path / "alone")
-    rows = _lines(tmp_path / "alone" / run.PREDICTIONS)
+    rows = _read(tmp_path / "alone" / run.PREDICTIONS)
     assert [row["question"] for row in rows] == ["w1", "w3", "w4", "w2", "w0"]
     together = evaluate(_settings(model, data, batch_size=3), tmp_path / "together")
     assert _answers(tmp_path / "alone") == _answers(tmp_path / "together")
@@ -88,19 +88,19 @@ def test_the_longest_come_first_and_batches_change_nothing(model, data, tmp_path
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.5])
-def test_a_run_that_was_stopped_ends_with_the_same_numbers(model, data, tmp_path, monkeypatch, temperature):
+def test_resumed_run_ends_with_the_same_numbers(model, data, tmp_path, monkeypatch, temperature):
     seeds = (0, 1) if temperature else (0,)
     settings = _settings(model, data, batch_size=2, temperature=temperature, seeds=seeds)
     whole = evaluate(settings, tmp_path / "whole")
-    answer, calls = run.Answering.answers, []
+    answers, calls = run.Answerer.answers, []
 
-    def stopped(self, items):
+    def stop_after_two(self, items):
         if len(calls) == 2:
             raise KeyboardInterrupt
         calls.append(items)
-        return answer(self, items)
+        return answers(self, items)
 
-    monkeypatch.setattr(run.Answering, "answers", stopped)
+    monkeypatch.setattr(run.Answerer, "answers", stop_after_two)
     with pytest.raises(KeyboardInterrupt):
         evaluate(settings, tmp_path / "stopped")
     monkeypatch.undo()
@@ -113,40 +113,79 @@ def test_a_run_that_was_stopped_ends_with_the_same_numbers(model, data, tmp_path
     if temperature:
         first, second = ({k: a for (k, s), a in _answers(tmp_path / "whole").items() if s == seed} for seed in seeds)
         assert first != second
-    monkeypatch.setattr(run, "load_on", None)  # a whole run needs no model, also for another metric
+    monkeypatch.setattr(run, "load_on", None)  # a complete run needs no model, also for another metric
     assert evaluate(settings, tmp_path / "stopped") == resumed
     assert set(evaluate(replace(settings, metrics=("exact_match",)), tmp_path / "stopped").metrics) == {"exact_match"}
 
 
-def test_a_folder_has_one_run(model, data, tmp_path):
+def test_resume_a_run_of_an_earlier_version(model, data, tmp_path):
+    """Its folder has no lock."""
+    settings, folder = _settings(model, data), tmp_path / "run"
+    whole = evaluate(settings, folder)
+    (folder / f"{run.PREDICTIONS}.lock").unlink()
+    (folder / run.RESULT).unlink()
+    rows = (folder / run.PREDICTIONS).read_text().splitlines(keepends=True)
+    (folder / run.PREDICTIONS).write_text("".join(rows[:2]))
+    stored = json.loads((folder / run.SETTINGS).read_text())
+    assert {"model_digest", "made_by", "items", "task_version", "new_tokens", "seeds"} <= stored.keys()
+    resumed = evaluate(settings, folder)
+    assert resumed.scores == whole.scores
+    assert (folder / run.PREDICTIONS).read_text().splitlines(keepends=True)[:2] == rows[:2]
+
+
+def test_run_with_other_settings_is_refused(model, data, tmp_path):
     evaluate(_settings(model, data), tmp_path / "run")
-    with pytest.raises(UnlimiformerError, match=r"has a run with beams 1; give these, or another folder"):
+    with pytest.raises(InputError, match=r"was started with beams 1; give these settings, or choose another output"):
         evaluate(_settings(model, data, beams=2), tmp_path / "run")
-    letters = tmp_path / "letters.yaml"
-    letters.write_text("version: 1\nabout: mine\nmetrics: [f1]\nnew_tokens: 3\n")
-    mine = _settings(model, data, task=str(letters), new_tokens=None)
-    evaluate(mine, tmp_path / "mine")
-    letters.write_text("version: 2\nabout: mine\nmetrics: [f1]\nnew_tokens: 5\n")
-    with pytest.raises(UnlimiformerError, match=r"has a run with new_tokens 3, task_version 1"):
-        evaluate(mine, tmp_path / "mine")
+    task = tmp_path / "task.yaml"
+    task.write_text("version: 1\nabout: mine\nmetrics: [f1]\nnew_tokens: 3\n")
+    settings = _settings(model, data, task=str(task), new_tokens=None)
+    evaluate(settings, tmp_path / "task")
+    task.write_text("version: 2\nabout: mine\nmetrics: [f1]\nnew_tokens: 5\n")
+    with pytest.raises(InputError, match=r"was started with new_tokens 3, task_version 1"):
+        evaluate(settings, tmp_path / "task")
     other = tmp_path / "other.jsonl"
     other.write_text('{"document": "w1", "answer": "w2"}\n')
-    with pytest.raises(UnlimiformerError, match="has a run with data"):
+    with pytest.raises(InputError, match="was started with data"):
         evaluate(_settings(model, str(other)), tmp_path / "run")
     (tmp_path / "run" / run.SETTINGS).write_text("{")
-    with pytest.raises(UnlimiformerError, match="cannot be read; expected a new folder"):
+    with pytest.raises(InputError, match="cannot be read as the settings of a run"):
         evaluate(_settings(model, data), tmp_path / "run")
+
+
+def test_folder_with_other_files_is_refused(model, data, tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "letter.txt").write_text("dear")
-    with pytest.raises(UnlimiformerError, match="has other files and no run"):
+    with pytest.raises(InputError, match="has other files and no run"):
         evaluate(_settings(model, data), tmp_path / "full")
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["letter.txt"]
+
+
+def test_folder_in_use_is_refused(model, data, tmp_path):
+    folder = tmp_path / "run"
+    with (
+        ResumableRun.open(rows=folder / run.PREDICTIONS, settings=folder / run.SETTINGS, identity={}),
+        pytest.raises(StorageError, match=r"another run is writing .*predictions\.jsonl; wait until it has finished"),
+    ):
+        evaluate(_settings(model, data), folder)
+    assert len(evaluate(_settings(model, data), folder).keys) == 5  # the lock was released
+
+
+@pytest.mark.parametrize("obstacle", ["file instead of the parent", "folder instead of the lock"])
+def test_folder_that_cannot_be_written_is_not_taken_for_one_in_use(model, data, tmp_path, obstacle):
+    if obstacle == "file instead of the parent":
+        (tmp_path / "parent").touch()
+    else:
+        (tmp_path / "parent" / "run" / f"{run.PREDICTIONS}.lock").mkdir(parents=True)
+    with pytest.raises(StorageError, match=r"cannot write .*: a file or folder of that name is in the way"):
+        evaluate(_settings(model, data), tmp_path / "parent" / "run")
 
 
 @pytest.mark.parametrize("method", ["unlimiformer", "sled"])
-def test_a_limit_holds(model, data, tmp_path, method):
+def test_input_limit_truncates_documents(model, data, tmp_path, method):
     changes = {"method": method, "config": {}}
     limited = evaluate(_settings(model, data, input_limit=50, **changes), tmp_path / "limited")
-    lines = _lines(data)
+    lines = _read(data)
     for line in lines:
         line["document"] = " ".join(line["document"].split()[:50])
     short = tmp_path / "short.jsonl"
@@ -156,14 +195,14 @@ def test_a_limit_holds(model, data, tmp_path, method):
     assert limited.settings["input_limit"] == 50
 
 
-def test_malformed_lines_stop_nothing_unless_strict(model, data, tmp_path):
+def test_malformed_lines_are_left_out_unless_strict(model, data, tmp_path):
     broken = tmp_path / "broken.jsonl"
     lines = Path(data).read_text().splitlines()
     broken.write_text("\n".join([lines[0], "{", *lines[1:], '{"document": 3}']) + "\n")
-    heard = []
-    result = evaluate(_settings(model, str(broken)), tmp_path / "run", heard.append)
+    log = []
+    result = evaluate(_settings(model, str(broken)), tmp_path / "run", log.append)
     assert [int(re.search(r"line (\d+)", line)[1]) for line in result.left_out] == [2, 7]
-    assert len(result.keys) == 5 and sum("left out" in line for line in heard) == 2
+    assert len(result.keys) == 5 and sum("left out" in line for line in log) == 2
     with pytest.raises(UnlimiformerError, match="line 2: no JSON"):
         evaluate(_settings(model, str(broken), strict=True), tmp_path / "strict")
     assert not (tmp_path / "strict").exists()
@@ -172,29 +211,29 @@ def test_malformed_lines_stop_nothing_unless_strict(model, data, tmp_path):
         evaluate(_settings(model, str(broken)), tmp_path / "none")
 
 
-def test_one_question_with_several_answers_is_asked_once(model, tmp_path):
+def test_question_with_several_references_is_one_item(model, tmp_path):
     path = tmp_path / "d.jsonl"
     path.write_text(json.dumps({"document": "w1 w2", "question": "w3", "answer": ["w5", "w6"]}) + "\n")
     result = evaluate(_settings(model, str(path), metrics=("f1",)), tmp_path / "run")
-    (row,) = _lines(tmp_path / "run" / run.PREDICTIONS)
+    (row,) = _read(tmp_path / "run" / run.PREDICTIONS)
     assert row["references"] == ["w5", "w6"] and len(result.keys) == 1
 
 
-def test_the_answers_of_one_question_stay_together(model, tmp_path):
+def test_references_of_a_question_stay_together(model, tmp_path):
     path = tmp_path / "d.jsonl"
     lines = [{"document": f"w1 w{n}", "question": "w3", "answer": ["w5", "w6", f"w{n}"]} for n in range(4)]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     evaluate(_settings(model, str(path), examples=3), tmp_path / "some")
-    assert [len(row["references"]) for row in _lines(tmp_path / "some" / run.PREDICTIONS)] == [3, 3, 3]
+    assert [len(row["references"]) for row in _read(tmp_path / "some" / run.PREDICTIONS)] == [3, 3, 3]
     evaluate(_settings(model, str(path)), tmp_path / "all")
     assert compare([tmp_path / "all", tmp_path / "some"]).items == 3
 
 
-def test_equal_lines_are_items_of_their_own(model, tmp_path):
+def test_equal_lines_are_different_items(model, tmp_path):
     path = tmp_path / "d.jsonl"
     path.write_text((json.dumps({"document": "w1 w2", "answer": "w5"}) + "\n") * 3)
     result = evaluate(_settings(model, str(path)), tmp_path / "run")
-    assert len(set(result.keys)) == 3 and len(_lines(tmp_path / "run" / run.PREDICTIONS)) == 3
+    assert len(set(result.keys)) == 3 and len(_read(tmp_path / "run" / run.PREDICTIONS)) == 3
 
 
 @pytest.mark.parametrize(
@@ -205,71 +244,77 @@ def test_equal_lines_are_items_of_their_own(model, tmp_path):
         ({"document": "w1", "questions": []}, "line 1: no questions"),
     ],
 )
-def test_what_cannot_be_asked_is_left_out(model, tmp_path, line, message):
+def test_lines_without_document_or_question_are_left_out(model, tmp_path, line, message):
     path = tmp_path / "d.jsonl"
     path.write_text(json.dumps(line) + "\n" + json.dumps({"document": "w1", "answer": "x"}) + "\n")
     result = evaluate(_settings(model, str(path)), tmp_path / "run")
     assert len(result.keys) == 1 and message in result.left_out[0]
 
 
-def test_a_mistyped_model_spoils_no_folder(model, data, tmp_path):
+def test_folder_can_be_used_after_a_mistyped_model(model, data, tmp_path):
     with pytest.raises(UnlimiformerError, match="has no config"):
         evaluate(_settings("./nowhere", data), tmp_path / "run")
     evaluate(_settings(model, data), tmp_path / "run")
 
 
-def test_another_model_in_the_same_place_is_noticed(data, tmp_path, monkeypatch):
+def test_other_weights_in_the_same_folder_are_noticed(data, tmp_path, monkeypatch):
     folder = save(tmp_path / "model", make("bart"), make_tokenizer())
-    answer = run.Answering.answers
-    monkeypatch.setattr(run.Answering, "answers", lambda self, items: _stop(answer(self, items), items))
+    answers = run.Answerer.answers
+
+    def stop_at_third(self, items):
+        if items[0].question == "w4":
+            raise KeyboardInterrupt
+        return answers(self, items)
+
+    monkeypatch.setattr(run.Answerer, "answers", stop_at_third)
     with pytest.raises(KeyboardInterrupt):
         evaluate(_settings(folder, data), tmp_path / "run")
     monkeypatch.undo()
-    torch.manual_seed(99)
     save(tmp_path / "model", make("bart", seed=5), make_tokenizer())
-    with pytest.raises(UnlimiformerError, match="has a run with model_digest"):
+    with pytest.raises(InputError, match=r"was started with model_digest .*: the weights differ"):
         evaluate(_settings(folder, data), tmp_path / "run")
 
 
-def _stop(answers, items):
-    if items[0].question == "w4":
-        raise KeyboardInterrupt
-    return answers
-
-
-def test_predictions_that_were_harmed(model, data, tmp_path):
+def test_damaged_predictions(model, data, tmp_path):
     whole = evaluate(_settings(model, data), tmp_path / "run")
     path = tmp_path / "run" / run.PREDICTIONS
-    path.write_bytes(path.read_bytes()[:-1])  # the last line is whole but for its end
+    path.write_bytes(path.read_bytes()[:-1])  # the last line lacks only its line break
     assert evaluate(_settings(model, data), tmp_path / "run").scores == whole.scores
-    assert len(_lines(path)) == 5
+    assert len(_read(path)) == 5
     path.write_text("x\n" + path.read_text())
-    with pytest.raises(UnlimiformerError, match=r"line 1 is no row; mend or remove that line"):
+    with pytest.raises(UnlimiformerError, match=r"line 1 is not a JSON object; repair or remove that line"):
         evaluate(_settings(model, data), tmp_path / "run")
 
 
-def test_a_question_in_the_decoder_has_a_text_read_once(model, data, tmp_path, monkeypatch):
-    readings, index = [], Unlimiformer.index
-    monkeypatch.setattr(Unlimiformer, "index", lambda self, *a, **k: (readings.append(1), index(self, *a, **k))[1])
+def test_questions_in_the_decoder_share_one_index_per_document(model, data, tmp_path, monkeypatch):
+    calls, index = [], Unlimiformer.index
+
+    def count(self, *arguments, **options):
+        calls.append(arguments)
+        return index(self, *arguments, **options)
+
+    monkeypatch.setattr(Unlimiformer, "index", count)
     evaluate(_settings(model, data, place="decoder", batch_size=4), tmp_path / "run")
-    assert len(readings) == 4, "five questions about four documents"
+    assert len(calls) == 4, "five questions about four documents"
 
 
-def test_a_decoder_only_model(tokenizer, data, tmp_path):
+def test_decoder_only_model(tokenizer, data, tmp_path):
     folder = save(tmp_path / "llama", tiny_decoder("llama"), tokenizer)
-    given = {"config": {"window": WINDOW, "top_k": 8, "block": 4}, "form": None, "new_tokens": 3}
-    ours = evaluate(_settings(folder, data, **given), tmp_path / "ours")
-    plain = evaluate(_settings(folder, data, method="truncate", **given), tmp_path / "plain")
+    changes = {"config": {"window": WINDOW, "top_k": 8, "block": 4}, "form": None, "new_tokens": 3}
+    ours = evaluate(_settings(folder, data, **changes), tmp_path / "ours")
+    plain = evaluate(_settings(folder, data, method="truncate", **changes), tmp_path / "plain")
     assert ours.keys == plain.keys and _answers(tmp_path / "ours") != _answers(tmp_path / "plain")
-    beams = evaluate(_settings(folder, data, method="truncate", beams=3, **given), tmp_path / "beams")
+    beams = evaluate(_settings(folder, data, method="truncate", beams=3, **changes), tmp_path / "beams")
     assert beams.keys == plain.keys
     with pytest.raises(UnlimiformerError, match="the method is 'memorizing' and LlamaForCausalLM is decoder-only"):
-        evaluate(_settings(folder, data, method="memorizing", **given), tmp_path / "memorizing")
-    with pytest.raises(UnlimiformerError, match="form was given; a decoder-only model is asked behind the text"):
-        evaluate(_settings(folder, data, **{**given, "form": "{question}?"}), tmp_path / "form")
+        evaluate(_settings(folder, data, method="memorizing", **changes), tmp_path / "memorizing")
+    with pytest.raises(
+        UnlimiformerError, match="form was given; a decoder-only model gets the question after the text"
+    ):
+        evaluate(_settings(folder, data, **{**changes, "form": "{question}?"}), tmp_path / "form")
 
 
-def test_a_result_carries_all_that_decided_it(model, data, tmp_path):
+def test_result_carries_settings_and_versions(model, data, tmp_path):
     result = evaluate(_settings(model, data, metrics=("rouge", "exact_match")), tmp_path / "run")
     assert {"rouge1", "rouge2", "rougeL", "rouge", "exact_match"} == set(result.metrics)
     assert result.settings["config"] == {"top_k": 8} and result.settings["seeds"] == [0]
@@ -293,25 +338,25 @@ def test_a_result_carries_all_that_decided_it(model, data, tmp_path):
         ({"task": "poetry"}, "no task 'poetry'"),
     ],
 )
-def test_bad_settings_are_named(model, data, tmp_path, changes, message):
+def test_invalid_settings_are_refused(model, data, tmp_path, changes, message):
     with pytest.raises(UnlimiformerError, match=message):
         evaluate(_settings(model, data, **changes), tmp_path / "run")
 
 
-def test_runs_are_compared_item_by_item(model, data, tmp_path):
+def test_compare_runs_item_by_item(model, data, tmp_path):
     for method in ("truncate", "unlimiformer"):
         evaluate(_settings(model, data, method=method, metrics=("f1",)), tmp_path / method)
-    found = compare([tmp_path / "truncate" / "result.json", tmp_path / "unlimiformer" / "result.json"])
-    assert found.items == 5 and found.names == ["truncate", "unlimiformer"]
+    comparison = compare([tmp_path / "truncate" / "result.json", tmp_path / "unlimiformer" / "result.json"])
+    assert comparison.items == 5 and comparison.names == ["truncate", "unlimiformer"]
     one, two = (Result.read(tmp_path / method) for method in ("truncate", "unlimiformer"))
-    by_key = [dict(zip(each.keys, each.scores["f1"], strict=True)) for each in (one, two)]
+    by_key = [dict(zip(result.keys, result.scores["f1"], strict=True)) for result in (one, two)]
     expected = sum(by_key[1][key] - by_key[0][key] for key in one.keys) / 5
-    assert found.differences[0]["f1"].value == pytest.approx(expected)
+    assert comparison.differences[0]["f1"].value == pytest.approx(expected)
     with pytest.raises(UnlimiformerError, match="1 result was given"):
         compare([tmp_path / "truncate"])
-    told = json.loads((tmp_path / "truncate" / "result.json").read_text())
+    fields = json.loads((tmp_path / "truncate" / "result.json").read_text())
     for change, message in (({"task": "qmsum"}, "different tasks"), ({"keys": ["x"] * 5}, "no item in common")):
-        (tmp_path / "other.json").write_text(json.dumps({**told, **change}))
+        (tmp_path / "other.json").write_text(json.dumps({**fields, **change}))
         with pytest.raises(UnlimiformerError, match=message):
             compare([tmp_path / "truncate", tmp_path / "other.json"])
     (tmp_path / "other.json").write_text("{}")

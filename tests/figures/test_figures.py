@@ -1,9 +1,10 @@
-"""The figures' numbers against slow, obvious ones; and their files."""
+"""Figures: their numbers against a slow and simple computation, and the files they write."""
 
 from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,8 +12,7 @@ from conftest import make_book, make_tokenizer, save
 from tiny_models import WINDOW, make
 
 from unlimiformer import Unlimiformer
-from unlimiformer.engines.seq2seq.sample_queries import sample_queries
-from unlimiformer.errors import UnlimiformerError
+from unlimiformer.errors import InputError, StorageError
 from unlimiformer.evaluation import EvaluationSettings
 from unlimiformer.figures import hits, mass, quality, timing
 from unlimiformer.qa import QuestionFormat
@@ -25,45 +25,46 @@ def wrapped(tokenizer):
         yield u
 
 
-def _rows(path):
+def _read_csv(path):
     with path.open() as file:
         return list(csv.DictReader(file))
 
 
-def test_mass_is_that_of_a_plain_softmax(wrapped, book, tmp_path):
+def test_mass_equals_a_plain_softmax(wrapped, book, tmp_path):
     memory = wrapped.index(book)
     rows, (data, picture) = mass.run(wrapped, memory, (1, 4, 50, 1000), (50, 120, 9999), tmp_path)
-    assert picture.stat().st_size > 5000 and len(_rows(data)) == len(rows) == 3 * 2 * 4 * 4
-    views = wrapped.hooks.attentions
-    heard = sample_queries(wrapped.model, wrapped.hooks, memory)
+    assert picture.stat().st_size > 5000 and len(_read_csv(data)) == len(rows) == 3 * 2 * 4 * 4
+    views = wrapped.engine.cross_attentions
+    sampled = wrapped.engine.sample_queries(memory)
     states = memory.store.states.float()
     for row in rows:
-        calls = [call.reshape(-1, views[0].heads, call.shape[-1]) for call in heard[row["layer"] :: len(views)]]
+        calls = [call.reshape(-1, views[0].heads, call.shape[-1]) for call in sampled[row["layer"] :: len(views)]]
         queries = torch.cat(calls)
-        places = torch.linspace(0, queries.shape[0] - 1, min(48, queries.shape[0])).long()
-        shares = (queries[places, row["head"]] @ states[: row["tokens"]].T).softmax(-1).sort(descending=True).values
+        indices = torch.linspace(0, queries.shape[0] - 1, min(48, queries.shape[0])).long()
+        shares = (queries[indices, row["head"]] @ states[: row["tokens"]].T).softmax(-1).sort(descending=True).values
         assert row["mass"] == pytest.approx(float(shares[:, : row["k"]].sum(-1).mean()), abs=1e-5)
     assert {row["tokens"] for row in rows} == {50, 120, len(memory)}
-    told = mass.summary(rows)
-    assert all(row["least"] <= row["mean"] for row in told)
-    assert next(row for row in told if (row["tokens"], row["k"]) == (50, 50))["mean"] == pytest.approx(1)
+    summaries = mass.summary(rows)
+    assert all(row["least"] <= row["mean"] for row in summaries)
+    assert next(row for row in summaries if (row["tokens"], row["k"]) == (50, 50))["mean"] == pytest.approx(1)
 
 
-def test_hits_are_those_of_every_head_at_every_step(wrapped, book, tmp_path):
-    figures, (data, _) = hits.run(wrapped, QuestionFormat(), book, "w1", 6, tmp_path)
-    rows = _rows(data)
+def test_hits_count_every_head_at_every_step(wrapped, book, tmp_path):
+    statistics, (data, _) = hits.run(wrapped, QuestionFormat(), book, "w1", 6, tmp_path)
+    rows = _read_csv(data)
     assert sum(float(row["share_of_hits"]) for row in rows) == pytest.approx(1, abs=1e-4)
-    looked = wrapped.generate(book, prefix="w1\n", provenance=True, max_new_tokens=6, do_sample=False).provenance
-    steps = figures["new_tokens"]
-    assert int(looked.hits.sum()) == steps * 2 * 4 * 4, "layers, heads, k"
-    assert figures["retrieved_once_or_more"] == pytest.approx(float((looked.hits > 0).float().mean()))
-    places = torch.repeat_interleave(torch.arange(len(looked.hits)), looked.hits)
-    assert figures["median_position"] == pytest.approx(float(places.median()) / len(looked.hits), abs=0.02)
+    output = wrapped.generate(book, prefix="w1\n", provenance=True, max_new_tokens=6, do_sample=False)
+    expected = output.provenance.hits
+    steps = statistics["new_tokens"]
+    assert int(expected.sum()) == steps * 2 * 4 * 4, "layers, heads, k"
+    assert statistics["retrieved_once_or_more"] == pytest.approx(float((expected > 0).float().mean()))
+    positions = torch.repeat_interleave(torch.arange(len(expected)), expected)
+    assert statistics["median_position"] == pytest.approx(float(positions.median()) / len(expected), abs=0.02)
 
 
-def test_hits_of_a_text_that_fits_the_window_are_all_of_it(wrapped, tmp_path):
-    figures, _ = hits.run(wrapped, QuestionFormat(), "w1 w2 w3 w4 w5", "w1", 3, tmp_path)
-    assert figures["retrieved_once_or_more"] == 1
+def test_hits_cover_all_of_a_text_within_the_window(wrapped, tmp_path):
+    statistics, _ = hits.run(wrapped, QuestionFormat(), "w1 w2 w3 w4 w5", "w1", 3, tmp_path)
+    assert statistics["retrieved_once_or_more"] == 1
 
 
 def test_time_is_measured_for_every_method_and_length(wrapped, book, tmp_path):
@@ -71,24 +72,32 @@ def test_time_is_measured_for_every_method_and_length(wrapped, book, tmp_path):
     assert [(row["tokens"], row["method"]) for row in rows] == [
         (length, method) for length in (40, 90) for method in ("truncate", "unlimiformer", "sled")
     ]
-    assert all(row["seconds"] > 0 for row in rows) and picture.exists() and len(_rows(data)) == 6
+    assert all(row["seconds"] > 0 for row in rows) and picture.exists() and len(_read_csv(data)) == 6
 
 
-def test_quality_runs_every_limit_and_goes_on(tmp_path):
+def test_quality_evaluates_every_limit_and_continues(tmp_path):
     model = save(tmp_path / "model", make("bart"), make_tokenizer())
     lines = [{"document": make_book(120), "question": f"w{n}", "answer": "w5"} for n in range(3)]
     data = tmp_path / "d.jsonl"
     data.write_text("".join(json.dumps(line) + "\n" for line in lines))
     settings = EvaluationSettings(model=model, data=str(data), new_tokens=4, config={"top_k": 4})
-    out, heard = tmp_path / "out", []
-    rows, files = quality.run(settings, (20, None), "f1", out, heard.append, lambda done, of: None)
+    out, logged = tmp_path / "out", []
+    rows, files = quality.run(settings, (20, None), "f1", out, logged.append, lambda done, total: None)
     assert [(row["method"], row["input_limit"]) for row in rows] == [
         ("truncate", "all"),
         ("unlimiformer", 20),
         ("unlimiformer", "all"),
     ]
     assert all(row["low"] <= row["value"] <= row["high"] for row in rows) and all(file.exists() for file in files)
-    again, _ = quality.run(settings, (20, None), "f1", out, heard.append, lambda done, of: None)
+    again, _ = quality.run(settings, (20, None), "f1", out, logged.append, lambda done, total: None)
     assert again == rows
-    with pytest.raises(UnlimiformerError, match="metric is 'bleu'; the runs have: rouge1"):
-        quality.run(settings, (20,), "bleu", out, heard.append, lambda done, of: None)
+    with pytest.raises(InputError, match="metric is 'bleu'; the runs have: rouge1"):
+        quality.run(settings, (20,), "bleu", out, logged.append, lambda done, total: None)
+    with pytest.raises(InputError, match="method is 'truncate'"):
+        quality.run(replace(settings, method="truncate"), (20,), "f1", out, logged.append, lambda done, total: None)
+
+
+def test_unwritable_folder_is_reported(wrapped, book, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="in the way"):
+        hits.run(wrapped, QuestionFormat(), book, "w1", 2, tmp_path / "file")

@@ -1,4 +1,4 @@
-"""lm-evaluation-harness, by its own command line, on one of our models."""
+"""The model class for lm-evaluation-harness, and the harness's command line with it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from conftest import make_book, make_tokenizer, save
 from tiny_causal_models import LIMIT, tiny_decoder
 from tiny_models import make
 
-from unlimiformer.errors import UnlimiformerError
+from unlimiformer.errors import InputError, UnsupportedModelError
 from unlimiformer.integrations.lm_eval import UnlimiformerLM
 
 
@@ -22,59 +22,77 @@ def folder(tmp_path_factory):
     return save(tmp_path_factory.mktemp("llama"), tiny_decoder("llama"), make_tokenizer())
 
 
-def _lm(folder, **changes):
+def _load_lm(folder, **changes):
     settings = {"pretrained": folder, "window": 32, "top_k": 8, "block": 4, "max_gen_toks": 8, "batch_size": 1}
     return UnlimiformerLM(**{**settings, **changes})
 
 
-def test_a_short_prompt_is_read_as_it_is(folder):
-    lm = _lm(folder)
-    ids = lm.tok_encode("w1 w2 w3")
-    assert lm._read(ids, LIMIT) == ids
-    ours, mask = lm.tok_batch_encode(["w1 w2 w3", "w1"])
-    theirs, theirs_mask = super(UnlimiformerLM, lm).tok_batch_encode(["w1 w2 w3", "w1"])
-    assert torch.equal(ours, theirs) and torch.equal(mask, theirs_mask)
+def _shorten(lm, text, room):
+    """The token ids that the model reads of a prompt."""
+    return lm.tok_batch_encode([text], left_truncate_len=room)[0][0].tolist()
 
 
-def test_likelihoods_are_those_of_the_plain_model_behind_what_is_read(folder):
+def test_short_prompt_is_unchanged(folder):
+    lm = _load_lm(folder)
+    assert _shorten(lm, "w1 w2 w3", LIMIT) == lm.tok_encode("w1 w2 w3")
+    ids, mask = lm.tok_batch_encode(["w1 w2 w3", "w1"])
+    expected_ids, expected_mask = super(UnlimiformerLM, lm).tok_batch_encode(["w1 w2 w3", "w1"])
+    assert torch.equal(ids, expected_ids) and torch.equal(mask, expected_mask)
+
+
+def test_likelihoods_equal_the_plain_model_on_shortened_prompts(folder):
     from lm_eval.api.instance import Instance
 
-    lm = _lm(folder)
+    lm = _load_lm(folder)
     requests = [
-        Instance("loglikelihood", {}, (make_book(words), f" w{number}"), number)
-        for number, words in enumerate((5, 900, 900))
+        Instance("loglikelihood", {}, (make_book(words), f" w{index}"), index)
+        for index, words in enumerate((5, 900, 900))
     ]
-    found = lm.loglikelihood(requests, disable_tqdm=True)
-    for request, (likelihood, greedy) in zip(requests, found, strict=True):
+    results = lm.loglikelihood(requests, disable_tqdm=True)
+    for request, (likelihood, greedy) in zip(requests, results, strict=True):
         prompt, continuation = lm._encode_pair(*request.args)
-        shown = lm._read(prompt, LIMIT - len(continuation))
-        assert len(shown) + len(continuation) <= LIMIT
+        assert prompt == lm.tok_encode(request.args[0])
+        shortened = _shorten(lm, request.args[0], LIMIT - len(continuation))
+        assert len(shortened) + len(continuation) <= LIMIT
         with torch.no_grad():
-            logits = lm.model(torch.tensor([[*shown, *continuation]])).logits[0].log_softmax(-1)
-        rows = logits[len(shown) - 1 : -1]
+            logits = lm.model(torch.tensor([[*shortened, *continuation]])).logits[0].log_softmax(-1)
+        rows = logits[len(shortened) - 1 : -1]
         expected = float(rows.gather(1, torch.tensor(continuation)[:, None]).sum())
         assert likelihood == pytest.approx(expected, abs=1e-4)
         assert greedy == (rows.argmax(-1).tolist() == continuation)
 
 
-def test_a_long_answer_leaves_less_room_for_a_prompt(folder):
-    lm = _lm(folder)
+def test_long_answer_leaves_less_room_for_the_prompt(folder):
+    lm = _load_lm(folder)
     prompt = make_book(LIMIT - 100)
     whole, _ = lm.tok_batch_encode([prompt], left_truncate_len=LIMIT - 8)
-    shown, _ = lm.tok_batch_encode([prompt], left_truncate_len=LIMIT - 300)
-    assert whole.shape[1] > LIMIT - 101 and shown.shape[1] < LIMIT - 300
-    assert torch.equal(shown[:, -20:], whole[:, -20:])
+    shortened, _ = lm.tok_batch_encode([prompt], left_truncate_len=LIMIT - 300)
+    assert whole.shape[1] > LIMIT - 101 and shortened.shape[1] < LIMIT - 300
+    assert torch.equal(shortened[:, -20:], whole[:, -20:])
 
 
-def test_what_cannot_be_asked_is_refused(folder, tmp_path):
-    crossing = save(tmp_path / "bart", make("bart"), make_tokenizer())
-    with pytest.raises(UnlimiformerError, match="is an encoder–decoder; the harness asks decoder-only models"):
-        UnlimiformerLM(pretrained=crossing)
-    with pytest.raises(UnlimiformerError, match="max_gen_toks is 512"):
-        _lm(folder, max_gen_toks=512)
+def test_unusable_models_and_settings_are_refused(folder, tmp_path):
+    encoder_decoder = save(tmp_path / "bart", make("bart"), make_tokenizer())
+    with pytest.raises(UnsupportedModelError, match="is an encoder–decoder; the harness asks decoder-only models"):
+        UnlimiformerLM(pretrained=encoder_decoder)
+    with pytest.raises(InputError, match="max_gen_toks is 512"):
+        _load_lm(folder, max_gen_toks=512)
+    with pytest.raises(InputError, match="dtype is 'float7'; expected auto"):
+        _load_lm(folder, dtype="float7")
 
 
-def test_its_own_command_line(folder, tmp_path):
+def test_missing_package_is_reported_without_traceback(tmp_path):
+    (tmp_path / "lm_eval.py").write_text("raise ModuleNotFoundError('gone', name='lm_eval')")
+    code = f"import sys, runpy; sys.path.insert(0, {str(tmp_path)!r}); "
+    code += "runpy.run_module('unlimiformer.integrations.lm_eval', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1
+    assert "error: lm-evaluation-harness needs the package 'lm_eval'" in done.stderr
+    assert "pip install 'unlimiformer[harness]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_command_line(folder, tmp_path):
     rows = [{"text": make_book(900), "question": f"w{n}", "answer": "w5"} for n in range(2)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "long.yaml").write_text(
@@ -102,4 +120,4 @@ metric_list: [{{metric: exact_match}}]
     assert "long_words" in done.stdout and "exact_match" in done.stdout
     (samples,) = (tmp_path / "out").rglob("samples_*.jsonl")
     assert len(samples.read_text().splitlines()) == 2
-    assert "Left truncation" not in done.stderr + done.stdout, "nothing was cut off"
+    assert "Left truncation" not in done.stderr + done.stdout, "nothing was truncated"

@@ -1,10 +1,13 @@
-"""The page in a real browser: upload, progress, ask, hover, cancel, reload; hostile texts; phones and keyboards."""
+"""The page in a real browser: upload, progress, ask, hover, cancel, reload; hostile texts; small screens, keyboards."""
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import threading
 import time
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,7 @@ from tiny_models import WINDOW, make
 from unlimiformer import Unlimiformer
 from unlimiformer.qa import QuestionFormat
 from unlimiformer.server import BackgroundWorker, DocumentStore, Limits, create_app
-from unlimiformer.server.worker import ServedAnswer
+from unlimiformer.server.answers import ServedAnswer
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = pytest.mark.skipif(
@@ -22,13 +25,13 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-class Served:
+class RunningServer:
     """A server in a thread of this process."""
 
-    def __init__(self, wrapped, asking, folder) -> None:
+    def __init__(self, wrapped, question_format, folder) -> None:
         import uvicorn
 
-        self.worker = BackgroundWorker(wrapped, asking, DocumentStore(folder), Limits(new_tokens=24))
+        self.worker = BackgroundWorker(wrapped, question_format, DocumentStore(folder), Limits(new_tokens=24))
         config = uvicorn.Config(
             create_app(self.worker, "tiny"), port=0, log_level="critical", timeout_graceful_shutdown=1
         )
@@ -45,9 +48,9 @@ class Served:
 
 
 @pytest.fixture
-def served(tmp_path):
+def server(tmp_path):
     wrapped = Unlimiformer(make("t5"), make_tokenizer(), window=WINDOW, top_k=9)
-    server = Served(wrapped, QuestionFormat("decoder", "{question}"), tmp_path / "library")
+    server = RunningServer(wrapped, QuestionFormat("decoder", "{question}"), tmp_path / "library")
     yield server
     server.stop()
 
@@ -66,7 +69,7 @@ def chrome():
 
 
 class Page:
-    """What a user does with the page."""
+    """The page, with the actions of a user."""
 
     def __init__(self, driver, url) -> None:
         self.driver = driver
@@ -76,16 +79,16 @@ class Page:
         return self.driver.find_elements("css selector", selector)
 
     def one(self, selector):
-        return self.until(lambda: next(iter(self.all(selector)), None), selector)
+        return self.wait_for(lambda: next(iter(self.all(selector)), None), selector)
 
-    def until(self, found, what="", seconds=60):
+    def wait_for(self, condition, description="", seconds=60):
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            if result := found():
+            if result := condition():
                 return result
             time.sleep(0.02)
         raise AssertionError(
-            f"waited in vain: {what}; the page says: {self.driver.find_element('tag name', 'body').text}"
+            f"waited {seconds} s: {description}; the page says: {self.driver.find_element('tag name', 'body').text}"
         )
 
     def script(self, code, *arguments):
@@ -100,23 +103,23 @@ class Page:
         self.script("document.getElementById('paste-text').value = arguments[0]", text)
         self.one("#paste button").click()
 
-    def ready(self) -> None:
-        self.until(lambda: self.one("#send").is_enabled(), "a document that can be asked")
+    def wait_until_ready(self) -> None:
+        self.wait_for(lambda: self.one("#send").is_enabled(), "a document that can be asked")
 
     def ask(self, question: str) -> None:
         self.script("document.getElementById('question').value = arguments[0]", question)
         self.one("#send").click()
-        self.until(lambda: "Answered" in self.one("#message").text, "an answer")
+        self.wait_for(lambda: "Answered" in self.one("#message").text, "an answer")
 
-    def lit(self) -> list[str]:
-        """What is lit in the source."""
-        return self.script("return [...(CSS.highlights.get('looked') ?? [])].map((range) => range.toString())")
+    def highlighted(self) -> list[str]:
+        """Return the passages that are highlighted in the source."""
+        return self.script("return [...(CSS.highlights.get('passages') ?? [])].map((range) => range.toString())")
 
 
 @pytest.fixture
-def page(chrome, served):
+def page(chrome, server):
     chrome.set_window_size(1300, 900)
-    return Page(chrome, served.url)
+    return Page(chrome, server.url)
 
 
 @pytest.fixture
@@ -126,147 +129,151 @@ def book_file(tmp_path):
     return path
 
 
-def test_upload_progress_ask_and_hover(page, served, tmp_path):
+def test_upload_progress_ask_and_hover(page, server, tmp_path):
     book_file = tmp_path / "book.txt"
-    book_file.write_text(make_book(8000))  # long enough to be seen while it is read
+    book_file.write_text(make_book(8000))  # long enough to show progress
     page.script(
-        "window.seen = []; new MutationObserver(() => {"
-        "for (const bar of document.querySelectorAll('progress')) window.seen.push(bar.value) })"
+        "window.states = []; new MutationObserver(() => {"
+        "for (const bar of document.querySelectorAll('progress')) window.states.push(bar.parentElement.textContent) })"
         ".observe(document.getElementById('documents'), {childList: true, subtree: true})"
     )
     page.upload(book_file)
-    page.ready()
+    page.wait_until_ready()
     assert "8,002 tokens" in page.one("#documents .state").text
-    assert page.script("return window.seen.length") > 0, "progress was shown"
+    assert page.all("#documents li[aria-current='true']"), "the new document is marked as the selected one"
+    states = page.script("return window.states")
+    assert states and all(re.fullmatch(r"Indexing [\d,]+ of [\d,]+ windows", state) for state in states), states
     assert page.script("return document.getElementById('text').textContent") == make_book(8000)
     page.one("#compare").click()
     page.ask("w3 w4")
     assert "Truncated:" in page.one(".truncated").text
-    document = served.worker.library.documents()[0]
-    told = served.worker.answer(document, "w3 w4", lambda text: None, threading.Event()).provenance
+    document = server.worker.documents.all()[0]
+    provenance = server.worker.answer(document, "w3 w4", lambda text: None, threading.Event()).provenance
     words = page.all(".answer .word")
-    assert "".join(word.text for word in words).replace(" ", "") == told["answer"].replace(" ", "")
+    assert "".join(word.text for word in words).replace(" ", "") == provenance["answer"].replace(" ", "")
     from selenium.webdriver import ActionChains
 
-    for number in (0, len(words) - 1):
-        ActionChains(page.driver).move_to_element(words[number]).perform()
-        expected = [passage["text"] for passage in told["tokens"][number]["passages"]]
-        assert page.until(lambda expected=expected: page.lit() == expected, f"{expected}, not {page.lit()}")
-    assert len(page.all("#strip i")) == 100 and page.all("#strip i.lit")
+    for index in (0, len(words) - 1):
+        ActionChains(page.driver).move_to_element(words[index]).perform()
+        expected = [passage["text"] for passage in provenance["tokens"][index]["passages"]]
+        page.wait_for(lambda expected=expected: page.highlighted() == expected, f"{expected}")
+    assert len(page.all("#strip i")) == 100 and page.all("#strip i.active")
     page.all(".passages button")[0].click()
-    assert page.lit() == [told["passages"][0]["text"]]
-    inside = page.script(
-        "const box = [...CSS.highlights.get('looked')][0].getBoundingClientRect();"
+    assert page.highlighted() == [provenance["passages"][0]["text"]]
+    is_visible = page.script(
+        "const box = [...CSS.highlights.get('passages')][0].getBoundingClientRect();"
         "const frame = document.getElementById('text').getBoundingClientRect();"
         "return box.bottom > frame.top && box.top < frame.bottom"
     )
-    assert inside, "the passage is in sight"
+    assert is_visible, "the page scrolls to the passage"
 
 
-def test_an_answer_streams_and_can_be_stopped(page, served, book_file, monkeypatch):
-    def slow(document, question, log, cancelled, *_):
-        said = []
-        while not cancelled.is_set():
-            log(f"word{len(said)} ")
-            said.append(1)
+def test_answer_streams_and_can_be_stopped(page, server, book_file, monkeypatch):
+    def answer_slowly(document, question, on_text, cancelled, **_):
+        for word in count():
+            if cancelled.is_set():
+                break
+            on_text(f"word{word} ")
             time.sleep(0.05)
         return ServedAnswer("half an answer", None, None, 1.0, "cancelled")
 
     page.upload(book_file)
-    page.ready()
-    monkeypatch.setattr(served.worker, "answer", slow)
+    page.wait_until_ready()
+    monkeypatch.setattr(server.worker, "answer", answer_slowly)
     page.script("document.getElementById('question').value = 'w1'")
     page.one("#send").click()
-    page.until(lambda: "word3" in page.one(".answer").text, "a stream")
+    page.wait_for(lambda: "word3" in page.one(".answer").text, "a stream")
     assert not page.one("#send").is_enabled()
     page.one("#cancel").click()
-    page.until(lambda: "Stopped: cancelled" in page.one("#message").text, "the end")
+    page.wait_for(lambda: "Stopped: cancelled" in page.one("#message").text, "the end")
     assert page.one(".answer").text == "half an answer" and page.one("#send").is_enabled()
 
 
-def test_documents_are_there_after_a_reload_and_can_be_deleted(page, book_file):
+def test_documents_survive_reload_and_can_be_deleted(page, book_file):
     page.upload(book_file)
-    page.ready()
+    page.wait_until_ready()
     page.driver.refresh()
-    page.ready()
-    assert page.one("#documents .open").text == "book.txt"
+    page.wait_until_ready()
+    assert page.one("#documents .select").text == "book.txt"
     assert page.script("return document.getElementById('text').textContent.length") == len(make_book(900))
     page.one("#documents [aria-label='Delete book.txt']").click()
     page.driver.switch_to.alert.accept()
-    page.until(lambda: not page.all("#documents li"), "an empty shelf")
+    page.wait_for(lambda: not page.all("#documents li"), "an empty list")
     assert page.script("return document.getElementById('text').textContent") == ""
 
 
-def test_hostile_names_and_texts_are_shown_as_they_are(page, served, tmp_path):
+def test_hostile_names_and_texts_are_shown_as_text(page, server, tmp_path):
     text = "<img src=x onerror='window.hacked=1'><script>window.hacked=1</script>\n" * 40
     page.paste("../../x", text)
-    page.ready()
+    page.wait_until_ready()
     page.paste("<b onmouseover=alert(1)>name</b>", "w1 w2 w3 <i>w4</i>")
-    page.until(lambda: len(page.all("#documents li")) == 2, "two documents")
-    assert [each.text for each in page.all("#documents .open")] == ["../../x", "<b onmouseover=alert(1)>name</b>"]
-    page.all("#documents .open")[0].click()
-    page.until(lambda: page.script("return document.getElementById('text').textContent") == text, "the text as it is")
-    page.ready()
+    page.wait_for(lambda: len(page.all("#documents li")) == 2, "two documents")
+    assert [button.text for button in page.all("#documents .select")] == ["../../x", "<b onmouseover=alert(1)>name</b>"]
+    page.all("#documents .select")[0].click()
+    page.wait_for(
+        lambda: page.script("return document.getElementById('text').textContent") == text, "the text, unchanged"
+    )
+    page.wait_until_ready()
     page.ask("<img src=x onerror='window.hacked=1'>")
     assert page.script("return window.hacked === undefined")
     assert not page.all("#text img, #text script, #answers img, #documents b")
     assert [path.name for path in tmp_path.iterdir()] == ["library"]
 
 
-def test_offsets_are_right_behind_characters_of_two_units(page, served):
+def test_offsets_after_characters_of_two_utf16_units(page, server):
     text = "🙂" * 50 + " " + make_book(300)
     page.paste("smiles", text)
-    page.ready()
+    page.wait_until_ready()
     page.ask("w3")
-    document = served.worker.library.documents()[0]
-    told = served.worker.answer(document, "w3", lambda text: None, threading.Event()).provenance
+    document = server.worker.documents.all()[0]
+    provenance = server.worker.answer(document, "w3", lambda text: None, threading.Event()).provenance
     page.all(".passages button")[0].click()
-    assert page.lit() == [told["passages"][0]["text"]]
+    assert page.highlighted() == [provenance["passages"][0]["text"]]
 
 
-def test_a_phone_and_a_keyboard(page, book_file):
+def test_small_screen_and_keyboard(page, book_file):
     page.driver.set_window_size(400, 800)
     page.upload(book_file)
-    page.ready()
+    page.wait_until_ready()
     assert page.script("return document.documentElement.scrollWidth <= window.innerWidth"), "nothing is cut off"
     from selenium.webdriver.common.keys import Keys
 
     page.one("#question").send_keys("w3 w4", Keys.ENTER)
-    page.until(lambda: "Answered" in page.one("#message").text, "an answer")
-    page.script("CSS.highlights.delete('looked')")
+    page.wait_for(lambda: "Answered" in page.one("#message").text, "an answer")
+    page.script("CSS.highlights.delete('passages')")
     sentence = page.one(".sentence")
     assert "show where this came from" in sentence.get_attribute("aria-label")
     sentence.send_keys(Keys.ENTER)
-    assert page.until(page.lit, "light by keyboard")
-    unnamed = page.script(
+    assert page.wait_for(page.highlighted, "passages highlighted by keyboard")
+    unlabelled = page.script(
         "return [...document.querySelectorAll('button, input, textarea')].filter((e) =>"
         "!(e.textContent.trim() || e.labels?.length || e.getAttribute('aria-label'))).length"
     )
-    assert unnamed == 0, "a screen reader has a name for everything"
+    assert unlabelled == 0, "a screen reader has a name for every control"
 
 
-def test_a_page_of_its_own(chrome, tmp_path):
-    """The file that `--provenance F.html` writes needs no server, and shows a hostile text as it is."""
+def test_provenance_file(chrome, tmp_path):
+    """The file that `--provenance FILE.html` writes needs no server, and shows a hostile text as text."""
     text = "<script>window.hacked=1</script></script><!-- " + make_book(300)
-    with Unlimiformer(make("t5"), make_tokenizer(), window=WINDOW, top_k=9) as u:
-        out = u.generate(text, prompt="w3", provenance=True, max_new_tokens=8, do_sample=False, num_beams=2)
-    out.provenance.save(tmp_path / "looked.html")
-    page = Page(chrome, (tmp_path / "looked.html").as_uri())
-    told = out.provenance.told()
-    words = page.until(lambda: page.all(".word"), "words")
+    with Unlimiformer(make("t5"), make_tokenizer(), window=WINDOW, top_k=9) as wrapped:
+        output = wrapped.generate(text, prompt="w3", provenance=True, max_new_tokens=8, do_sample=False, num_beams=2)
+    output.provenance.save(tmp_path / "provenance.html")
+    page = Page(chrome, (tmp_path / "provenance.html").as_uri())
+    provenance = json.loads(output.provenance.to_json())
+    words = page.wait_for(lambda: page.all(".word"), "words")
     from selenium.webdriver import ActionChains
 
     ActionChains(page.driver).move_to_element(words[1]).perform()
-    expected = [passage["text"] for passage in told["tokens"][1]["passages"]]
-    page.until(lambda: page.lit() == expected, f"{expected}")
+    expected = [passage["text"] for passage in provenance["tokens"][1]["passages"]]
+    page.wait_for(lambda: page.highlighted() == expected, f"{expected}")
     assert page.script("return window.hacked === undefined")
     assert page.script("return document.getElementById('text').textContent") == text
     requests = page.script("return performance.getEntriesByType('resource').length")
-    assert requests == 0, "one file, nothing from outside"
+    assert requests == 0, "the file loads nothing else"
 
 
-def test_a_real_answer_lights_its_fact(chrome, tmp_path):
-    """flan-t5-small-answers, a fact in a scene of Macbeth: the words of the answer light it."""
+def test_real_answer_highlights_its_fact(chrome, tmp_path):
+    """flan-t5-small-answers, a fact in a scene of Macbeth: the words of the answer highlight it."""
     from unlimiformer.hub import get_model, get_text
 
     get_model("flan-t5-small-answers")
@@ -274,17 +281,17 @@ def test_a_real_answer_lights_its_fact(chrome, tmp_path):
     fact = "The harbour master of Lisbon is called Duarte."
     lines.insert(150, f"\n{fact}\n")
     wrapped = Unlimiformer.from_pretrained("flan-t5-small-answers")
-    server = Served(wrapped, QuestionFormat.for_model("flan-t5-small-answers"), tmp_path)
+    server = RunningServer(wrapped, QuestionFormat.for_model("flan-t5-small-answers"), tmp_path)
     try:
         chrome.set_window_size(1300, 900)
         page = Page(chrome, server.url)
         page.paste("a scene", "\n".join(lines))
-        page.ready()
+        page.wait_until_ready()
         page.ask("What is the harbour master of Lisbon called?")
         assert page.one(".answer").text == "Duarte"
         from selenium.webdriver import ActionChains
 
         ActionChains(chrome).move_to_element(page.one(".answer .word")).perform()
-        page.until(lambda: any("called Duarte" in text for text in page.lit()), f"the fact, not {page.lit()}")
+        page.wait_for(lambda: any("called Duarte" in text for text in page.highlighted()), "the fact is highlighted")
     finally:
         server.stop()

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import PreTrainedTokenizerFast
 
 from unlimiformer import UnlimiformerError
-from unlimiformer.text import tokenization as tokenizing
+from unlimiformer.text import tokenization
 from unlimiformer.text.sources import decode_utf8, iter_text
 from unlimiformer.text.tokenization import stream_tokens
 
@@ -21,7 +21,7 @@ CORPUS = [
 ] * 20
 
 
-def _byte_level():
+def _byte_level_bpe():
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=400, special_tokens=["<s>"], show_progress=False))
@@ -46,16 +46,16 @@ def _unigram(split: bool):
     return core
 
 
-KINDS = {
-    "bytes": _byte_level(),
+_CORES = {
+    "bytes": _byte_level_bpe(),
     "word pieces": _word_piece(),
     "unigram": _unigram(split=True),
     "unigram over all text": _unigram(split=False),
 }
-TOKENIZERS = {name: PreTrainedTokenizerFast(tokenizer_object=core) for name, core in KINDS.items()}
+TOKENIZERS = {name: PreTrainedTokenizerFast(tokenizer_object=core) for name, core in _CORES.items()}
 
 
-def _streamed(pieces, tokenizer):
+def _stream(pieces, tokenizer):
     parts = list(stream_tokens(pieces, tokenizer))
     offsets = torch.cat([part.offsets for part in parts])
     return torch.cat([part.ids for part in parts]).tolist(), [tuple(pair) for pair in offsets.tolist()], len(parts)
@@ -63,13 +63,13 @@ def _streamed(pieces, tokenizer):
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
 def test_long_text_in_small_pieces(kind, monkeypatch):
-    monkeypatch.setattr(tokenizing, "PIECE", 300)
+    monkeypatch.setattr(tokenization, "PIECE", 300)
     text = "\n\n".join(CORPUS)
     whole = TOKENIZERS[kind](text, return_offsets_mapping=True)
-    ids, offsets, parts = _streamed([text[i : i + 41] for i in range(0, len(text), 41)], TOKENIZERS[kind])
+    ids, offsets, parts = _stream([text[i : i + 41] for i in range(0, len(text), 41)], TOKENIZERS[kind])
     assert ids == whole["input_ids"]
     assert offsets == [tuple(pair) for pair in whole["offset_mapping"]]
-    assert parts > 10, "it was not read as a whole"
+    assert parts > 10, "the text was tokenized in one piece"
 
 
 @settings(max_examples=60, deadline=None)
@@ -80,47 +80,55 @@ def test_long_text_in_small_pieces(kind, monkeypatch):
     st.integers(20, 200),
     st.sampled_from(sorted(TOKENIZERS)),
 )
-def test_any_text_in_pieces(words, piece, kind):
+def test_any_text_and_piece_size(words, piece, kind):
     text = "a" + "".join(words) * 7
     whole = TOKENIZERS[kind](text, return_offsets_mapping=True)
-    before, tokenizing.PIECE = tokenizing.PIECE, piece
+    before, tokenization.PIECE = tokenization.PIECE, piece
     try:
-        ids, offsets, _ = _streamed([text], TOKENIZERS[kind])
+        ids, offsets, _ = _stream([text], TOKENIZERS[kind])
     finally:
-        tokenizing.PIECE = before
+        tokenization.PIECE = before
     assert ids == whole["input_ids"]
     assert offsets == [tuple(pair) for pair in whole["offset_mapping"]]
 
 
-def test_specials_open_and_close_once(tokenizer):
-    ids, offsets, _ = _streamed(["w1 w2"], tokenizer)
+def test_special_tokens_only_at_start_and_end(tokenizer):
+    ids, offsets, _ = _stream(["w1 w2"], tokenizer)
     assert ids == tokenizer("w1 w2")["input_ids"]
     assert offsets[0] == offsets[-1] == (0, 0)
 
 
-def test_a_slow_tokenizer_reads_the_whole_text():
+def test_a_slow_tokenizer_gets_the_whole_text():
     class Slow:
         is_fast = False
 
         def __call__(self, text, **_):
             return {"input_ids": [ord(letter) for letter in text]}
 
-    (only,) = stream_tokens(iter(["ab", "c"]), Slow())
-    assert only.ids.tolist() == [97, 98, 99] and only.offsets is None
+    (tokens,) = stream_tokens(iter(["ab", "c"]), Slow())
+    assert tokens.ids.tolist() == [97, 98, 99] and tokens.offsets is None
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
-def test_bytes_in_any_pieces(size):
+def test_bytes_cut_anywhere_are_decoded(size):
     text = "ö東京\r\nnext\rlast…\r"
     raw = text.encode()
     parts = [raw[i : i + size] for i in range(0, len(raw), size)]
-    assert "".join(decode_utf8(parts, "it")) == text.replace("\r\n", "\n").replace("\r", "\n")
+    assert "".join(decode_utf8(parts, "book.txt")) == text.replace("\r\n", "\n").replace("\r", "\n")
     broken = raw[:5] + b"\xff" + raw[5:]
     with pytest.raises(UnlimiformerError, match="byte 5 is 0xff"):
-        list(decode_utf8([broken[i : i + size] for i in range(0, len(broken), size)], "it"))
+        list(decode_utf8([broken[i : i + size] for i in range(0, len(broken), size)], "book.txt"))
 
 
-def test_a_string_is_its_pieces():
+def test_pieces_of_a_string():
     text = "".join(chr(97 + i % 26) for i in range(200_000))
     pieces = list(iter_text(text))
     assert "".join(pieces) == text and len(pieces) > 1
+
+
+def test_pieces_join_to_the_text_where_a_character_has_several_tokens():
+    class ByteTokenizer:
+        def decode(self, ids, skip_special_tokens):
+            return bytes(ids).decode("utf-8", errors="replace")
+
+    assert tokenization.pieces(ByteTokenizer(), list("a…b".encode())) == ["a", "", "", "…", "b"]

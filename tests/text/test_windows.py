@@ -1,4 +1,4 @@
-"""Windows cover every token once, have the promised context, and refuse nonsense."""
+"""Windows cover every token once and give it context on both sides; invalid settings are refused."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unlimiformer.errors import UnlimiformerError
+from unlimiformer.errors import InputError
 from unlimiformer.text.windows import Window, plan_windows
 
 
 @given(st.integers(1, 3000), st.integers(1, 300), st.floats(0, 0.999))
-def test_kept_parts_cover_everything_once_in_order(length, window, overlap):
+def test_kept_parts_cover_all_tokens_once_in_order(length, window, overlap):
     windows = plan_windows(length, window, overlap)
-    kept = [i for w in windows for i in range(w.keep_start, w.keep_end)]
-    assert kept == list(range(length))
+    covered = [i for w in windows for i in range(w.keep_start, w.keep_end)]
+    assert covered == list(range(length))
     for w in windows:
         assert 0 <= w.start <= w.keep_start < w.keep_end <= w.end <= length
         assert w.end - w.start == min(window, length)
 
 
-def test_the_paper_keeps_the_middle_half():
+def test_overlap_one_half_keeps_the_middle_half():
     windows = plan_windows(4096, 1024, 0.5)
     assert windows[0] == Window(0, 1024, 0, 768)
     assert windows[1] == Window(512, 1536, 768, 1280)
@@ -38,7 +38,7 @@ def test_every_inner_token_has_context_on_both_sides(length, window, overlap):
 
 
 @pytest.mark.parametrize(
-    ("length", "window", "overlap", "words"),
+    ("length", "window", "overlap", "message"),
     [
         (0, 8, 0.5, "0 tokens"),
         (5, 0, 0.5, "window is 0"),
@@ -46,19 +46,19 @@ def test_every_inner_token_has_context_on_both_sides(length, window, overlap):
         (5, 8, -0.1, "overlap is -0.1"),
     ],
 )
-def test_nonsense_is_refused_by_name(length, window, overlap, words):
-    with pytest.raises(UnlimiformerError, match=words):
+def test_invalid_settings_are_refused(length, window, overlap, message):
+    with pytest.raises(InputError, match=message):
         plan_windows(length, window, overlap)
 
 
 @pytest.mark.parametrize(("length", "window", "overlap"), [(5, 8, 0.25), (100, 8, 0.25), (101, 10, 0.5), (64, 7, 0.0)])
 def test_causal_windows_keep_their_later_part(length, window, overlap):
-    """Every token is kept once, and knows as many tokens before it as the overlap has, or all there are."""
+    """Every token is kept once, with at least the overlap as context before it, or all tokens before it."""
     context = int(window * overlap)
-    kept = []
+    covered = []
     for w in plan_windows(length, window, overlap, causal=True):
         assert w.end - w.start == min(window, length)
         assert w.keep_end == w.end
         assert w.keep_start == 0 or w.keep_start - w.start >= context
-        kept += range(w.keep_start, w.keep_end)
-    assert kept == list(range(length))
+        covered += range(w.keep_start, w.keep_end)
+    assert covered == list(range(length))

@@ -1,4 +1,4 @@
-"""Gradients of long inputs against the slow, obvious way."""
+"""Gradients of long inputs, compared with full attention over the same encoder states."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from reference import differentiable_states, relative
 from tiny_models import WINDOW, make
 
 from unlimiformer import Unlimiformer
-from unlimiformer.engines.seq2seq import attention_grad as recomputing
+from unlimiformer.engines.seq2seq import attention_grad
 from unlimiformer.engines.seq2seq.placeholder import PlaceholderOutput
-from unlimiformer.memory import indexer as reading
+from unlimiformer.memory import indexer
 
 FAMILIES = ("bart", "t5", "pegasus", "led", "marian", "mt5")
 TOLERANCE = 2e-5
@@ -27,106 +27,114 @@ def _model(family: str, dropout: float = 0.0):
 
 
 def _batch(tokens: int):
+    """Random input ids (1, tokens) and labels (1, 9)."""
     generator = torch.Generator().manual_seed(tokens)
     return torch.randint(3, 90, (1, tokens), generator=generator), torch.randint(3, 90, (1, 9), generator=generator)
 
 
 def _gradients(model, **inputs):
+    """Return the loss, and the gradients by the names of their parameters."""
     model.zero_grad()
     loss = model(**inputs).loss
     loss.backward()
     return loss.detach(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
-def _same(got, expected):
-    assert relative(got[0], expected[0]) < TOLERANCE
-    assert set(got[1]) == set(expected[1])
-    largest = max(float(gradient.abs().max()) for gradient in expected[1].values())
-    for name, gradient in expected[1].items():
-        assert float((got[1][name] - gradient).abs().max()) < TOLERANCE * largest, name
+def _assert_same(actual, expected):
+    (loss, gradients), (expected_loss, expected_gradients) = actual, expected
+    assert relative(loss, expected_loss) < TOLERANCE
+    assert set(gradients) == set(expected_gradients)
+    largest = max(float(gradient.abs().max()) for gradient in expected_gradients.values())
+    for name, gradient in expected_gradients.items():
+        assert float((gradients[name] - gradient).abs().max()) < TOLERANCE * largest, name
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_an_input_within_the_window_trains_as_in_the_plain_model(family):
+def test_input_within_the_window_has_the_gradients_of_the_plain_model(family):
     model = _model(family)
     ids, labels = _batch(WINDOW - 4)
     expected = _gradients(model, input_ids=ids, labels=labels)
-    with Unlimiformer(model, window=WINDOW) as u, u.engine.reader.row_prefixes([ids[0, :5]]):  # read into a memory
-        _same(_gradients(model, input_ids=ids[:, 5:], labels=labels), expected)
+    with Unlimiformer(model, window=WINDOW) as u, u.engine.context(prefixes=[ids[0, :5]]):  # makes a memory
+        _assert_same(_gradients(model, input_ids=ids[:, 5:], labels=labels), expected)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("at_once", [1 << 24, 1])
-def test_many_windows_train_as_full_attention_over_their_states(family, at_once, monkeypatch):
-    monkeypatch.setattr(recomputing, "SCORES", at_once)
+@pytest.mark.parametrize("scores_at_once", [1 << 24, 1])
+def test_many_windows_have_the_gradients_of_full_attention(family, scores_at_once, monkeypatch):
+    monkeypatch.setattr(attention_grad, "SCORES", scores_at_once)
     model = _model(family)
     ids, labels = _batch(3 * WINDOW + 5)
     with Unlimiformer(model, window=WINDOW, top_k=1000):
-        got = _gradients(model, input_ids=ids, labels=labels)
-    whole = PlaceholderOutput(last_hidden_state=differentiable_states(model, ids[0], WINDOW))
+        actual = _gradients(model, input_ids=ids, labels=labels)
+    states = PlaceholderOutput(last_hidden_state=differentiable_states(model, ids[0], WINDOW))
     mask = torch.ones(1, ids.shape[1], dtype=torch.long)
-    _same(got, _gradients(model, encoder_outputs=whole, attention_mask=mask, labels=labels))
+    _assert_same(actual, _gradients(model, encoder_outputs=states, attention_mask=mask, labels=labels))
 
 
 @pytest.mark.parametrize("family", ["bart", "t5"])
 @pytest.mark.parametrize("top_k", [7, 1000])
-def test_recomputation_changes_neither_loss_nor_gradients(family, top_k, monkeypatch):
-    """Dropout is on: what is computed again must drop the same."""
+def test_checkpointing_changes_neither_loss_nor_gradients(family, top_k, monkeypatch):
+    """With dropout: the second computation must drop the same values."""
     model = _model(family, dropout=0.1)
     ids, labels = _batch(3 * WINDOW + 5)
-    monkeypatch.setattr(recomputing, "SCORES", 1)
-    monkeypatch.setattr(reading, "_KEPT_TOKENS", 1)
+    monkeypatch.setattr(attention_grad, "SCORES", 1)
+    monkeypatch.setattr(indexer, "_CHECKPOINT_ABOVE", 1)
     with Unlimiformer(model, window=WINDOW, top_k=top_k):
         torch.manual_seed(0)
-        got = _gradients(model, input_ids=ids, labels=labels)
-        for module in (recomputing, reading):
+        actual = _gradients(model, input_ids=ids, labels=labels)
+        for module in (attention_grad, indexer):
             monkeypatch.setattr(module, "checkpoint", lambda function, *args, use_reentrant: function(*args))
         torch.manual_seed(0)
         expected = _gradients(model, input_ids=ids, labels=labels)
-    _same(got, expected)
+    _assert_same(actual, expected)
 
 
-def test_only_what_was_retrieved_is_trained():
-    """A state that no head retrieved has no gradient; with all tokens in reach every state has one."""
+def test_only_retrieved_states_have_gradients():
+    """A state that no head retrieves has no gradient; if every token is retrieved, every state has one."""
     model = _model("bart")
     ids, labels = _batch(3 * WINDOW)
     shares = []
     for top_k in (2, 1000):
         with Unlimiformer(model, window=WINDOW, top_k=top_k) as u:
-            kept = []
-            original = u.engine.reader.read_sources
+            stores = []
+            original = u.engine.indexer.index_inputs
 
-            def read(*args, original=original, kept=kept, **kwargs):
+            def read(*args, original=original, stores=stores, **kwargs):
                 memories = original(*args, **kwargs)
                 memories[0].store.states.retain_grad()
-                kept.append(memories[0])
+                stores.append(memories[0].store)
                 return memories
 
-            u.engine.reader.read_sources = read
+            u.engine.indexer.index_inputs = read
             _gradients(model, input_ids=ids, labels=labels)
-            shares.append(float((kept[0].store.states.grad.abs().sum(1) > 0).float().mean()))
+            shares.append(float((stores[0].states.grad.abs().sum(1) > 0).float().mean()))
     assert shares[0] < 0.9 and shares[1] == 1.0
 
 
-def test_equal_rows_are_read_once_and_train_as_if_read_apart():
-    """Four questions of two documents: two memories, and the gradients of four."""
+def test_equal_rows_are_encoded_once_and_have_the_same_gradients():
+    """Four questions about two documents: two memories, and the gradients of four separate examples."""
     model = _model("t5")
     (first, labels), (second, _) = _batch(2 * WINDOW + 3), _batch(2 * WINDOW + 1)
     second = torch.nn.functional.pad(second, (0, 2))
-    mask = torch.ones_like(first), torch.nn.functional.pad(torch.ones(1, 2 * WINDOW + 1, dtype=torch.long), (0, 2))
+    masks = torch.ones_like(first), torch.nn.functional.pad(torch.ones(1, 2 * WINDOW + 1, dtype=torch.long), (0, 2))
     order = (0, 1, 0, 0)
-    ids, seen = (torch.cat([pair[place] for place in order]) for pair in ((first, second), mask))
-    asked = torch.cat([labels + shift for shift in range(4)])
+    ids, mask = (torch.cat([pair[index] for index in order]) for pair in ((first, second), masks))
+    row_labels = torch.cat([labels + shift for shift in range(4)])
     with Unlimiformer(model, window=WINDOW, top_k=7) as u:
-        read = []
-        original = u.engine.reader.read_sources
-        u.engine.reader.read_sources = lambda sources, *args: read.append(len(sources)) or original(sources, *args)
-        got = _gradients(model, input_ids=ids, attention_mask=seen, labels=asked)
-        assert read == [2]
-        apart = [
-            _gradients(model, input_ids=ids[i : i + 1], attention_mask=seen[i : i + 1], labels=asked[i : i + 1])
+        source_counts = []
+        original = u.engine.indexer.index_inputs
+
+        def read(sources, *args):
+            source_counts.append(len(sources))
+            return original(sources, *args)
+
+        u.engine.indexer.index_inputs = read
+        actual = _gradients(model, input_ids=ids, attention_mask=mask, labels=row_labels)
+        assert source_counts == [2]
+        separate = [
+            _gradients(model, input_ids=ids[i : i + 1], attention_mask=mask[i : i + 1], labels=row_labels[i : i + 1])
             for i in range(4)
         ]
-    names = apart[0][1]
-    mean = {name: sum(part[1][name] for part in apart) / 4 for name in names}
-    _same(got, (sum(part[0] for part in apart) / 4, mean))
+    mean_loss = sum(loss for loss, _ in separate) / 4
+    mean_gradients = {name: sum(gradients[name] for _, gradients in separate) / 4 for name in separate[0][1]}
+    _assert_same(actual, (mean_loss, mean_gradients))

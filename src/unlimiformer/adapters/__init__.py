@@ -1,4 +1,4 @@
-"""Families of models: module names, head sizes, scaling, return tuples. One class a family, one list of all."""
+"""Adapters: what differs between model families (module names, head sizes, scaling, outputs), one class per family."""
 
 from .base import Adapter, Call, CrossAttention
 from .registry import ADAPTERS, adapter_for, families

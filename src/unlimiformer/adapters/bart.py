@@ -1,10 +1,10 @@
-"""BART and the families whose cross-attention is a copy of its: they differ in the module's name and one argument."""
+"""Adapters of BART and of families whose cross-attention is BART's with another module name or another argument."""
 
 from __future__ import annotations
 
-from torch import nn
+from torch import Tensor, nn
 
-from .base import Adapter, CrossAttention
+from .base import Adapter, Call, CrossAttention
 
 
 class BartAdapter(Adapter):
@@ -12,36 +12,36 @@ class BartAdapter(Adapter):
 
 
 class MvpAdapter(BartAdapter):
-    """mvp; its learned prompts are keys that no text token has, so that a model which uses them is refused."""
+    """mvp; not with learned prompts, which are keys that no text token has."""
 
-    def refuse(self, model: nn.Module) -> str | None:
-        """A prompt adds keys to every attention."""
+    def unsupported_reason(self, model: nn.Module) -> str | None:
+        """Refuse models with prompts, as they add keys to every attention."""
         if getattr(model.config, "use_prompt", False):  # type: ignore[union-attr]
             return "its config has use_prompt=True, and prompts inside attention are not supported: load it without"
         return None
 
 
-class _NamedStates(CrossAttention):
+class _SeamlessAttention(CrossAttention):
     states_argument = (1, "encoder_hidden_states")
 
 
 class SeamlessAdapter(Adapter):
     """seamless_m4t and seamless_m4t_v2, text to text."""
 
-    cross_attention = _NamedStates
+    cross_attention = _SeamlessAttention
     cross_attention_name = "cross_attention"
 
 
 class NllbMoeAdapter(Adapter):
-    """nllb-moe: BART's attention, routed feed-forward layers."""
+    """nllb-moe: BART's attention with mixture-of-experts feed-forward layers."""
 
     cross_attention_name = "cross_attention"
 
 
 class _LedAttention(CrossAttention):
-    def finish(self, context, log_sum, call):
-        """LED passes its cache on as the third item."""
-        out, _ = super().finish(context, log_sum, call)
+    def project_output(self, context: Tensor, log_sum: Tensor, call: Call) -> tuple:
+        """Project the context; the third item of LED's output is the cache it was called with."""
+        out, _ = super().project_output(context, log_sum, call)
         return out, None, call.get((2, "past_key_values"))
 
 
@@ -56,14 +56,14 @@ class _ProphetNetAttention(CrossAttention):
     query_name, key_name, value_name = "query_proj", "key_proj", "value_proj"
     heads_name = "num_attn_heads"
 
-    def finish(self, context, log_sum, call):
-        """ProphetNet drops out parts of the projected answer."""
-        out, weights = super().finish(context, log_sum, call)
+    def project_output(self, context: Tensor, log_sum: Tensor, call: Call) -> tuple:
+        """Project the context and apply dropout to the result, as ProphetNet does."""
+        out, weights = super().project_output(context, log_sum, call)
         return nn.functional.dropout(out, self.module.dropout, self.module.training), weights
 
     @property
     def dropout(self) -> float:
-        """Of attention weights; the module's `dropout` is of its answer."""
+        """Dropout of the attention weights; the module's `dropout` is that of its output."""
         return self.module.attention_dropout if self.module.training else 0.0
 
 
@@ -79,18 +79,18 @@ class _FsmtAttention(CrossAttention):
     states_argument = (1, "key")
     batch_first = False
 
-    def queries(self, call):
-        """FSMT's tensors are (T, B, D)."""
+    def queries(self, call: Call) -> Tensor:
+        """Project and scale queries, with the batch dimension first: FSMT's tensors are (T, B, D)."""
         return super().queries(call).transpose(0, 1)
 
-    def finish(self, context, log_sum, call):
-        """Back to (T, B, D)."""
-        out, weights = super().finish(context, log_sum, call)
+    def project_output(self, context: Tensor, log_sum: Tensor, call: Call) -> tuple:
+        """Project the context and transpose it back to (T, B, D)."""
+        out, weights = super().project_output(context, log_sum, call)
         return out.transpose(0, 1), weights
 
 
 class FsmtAdapter(Adapter):
-    """fsmt: time before batch, and masks by position."""
+    """fsmt: time dimension before batch dimension, and the mask as a positional argument."""
 
     cross_attention = _FsmtAttention
     mask_argument = (2, "encoder_padding_mask")

@@ -1,4 +1,4 @@
-"""The effective weight of whatever stands where a linear layer stood: plain, LoRA, quantised, offloaded."""
+"""The effective weight of a linear layer or of what replaced it: plain, LoRA, quantised or offloaded."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ _LOW_PRECISION_TOLERANCE = 2e-2
 
 
 def effective_weight(layer: nn.Module, width: int, like: Tensor) -> tuple[Tensor, Tensor | None] | None:
-    """Weight (out, in) and bias (out,) in float32 that give `layer`'s output, or None where it is not linear.
+    """Return the weight (out, in) and bias (out,) in float32 that give the layer's output; None if it is not linear.
 
-    A layer that is not a plain `nn.Linear` is asked for the image of the identity, so that whatever replaced its
-    weights is respected; a check on random input tells a linear layer from one that only looks it (dynamic
-    quantisation).
-    `like` says on which device and in which dtype the layer takes its input.
+    A layer other than a plain `nn.Linear` is called with the identity matrix, which gives the weight however it is
+    computed. A second call with random input checks that the layer is linear (with dynamic quantisation it is not).
+
+    Parameters
+    ----------
+    width : numbers in the layer's input.
+    like : a tensor with the device and dtype of the layer's input.
     """
     if isinstance(layer, nn.Linear) and _is_plain(layer):
         return layer.weight.float(), None if layer.bias is None else layer.bias.float()
@@ -30,7 +33,7 @@ def effective_weight(layer: nn.Module, width: int, like: Tensor) -> tuple[Tensor
 
 
 def _is_plain(layer: nn.Linear) -> bool:
-    """A layer whose stored weight is what its forward multiplies with: no hook, no patch, no tensor subclass."""
+    """Whether the layer's forward multiplies with its stored weight: no hook, no patch, no tensor subclass."""
     return (
         type(layer) is nn.Linear
         and type(layer.weight.data) is Tensor

@@ -1,4 +1,4 @@
-"""Which family is read by which adapter: the one list from which support is told."""
+"""The list of supported families and their adapters."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from ..errors import UnsupportedModelError
 from .bart import BartAdapter, FsmtAdapter, LedAdapter, MvpAdapter, NllbMoeAdapter, ProphetNetAdapter, SeamlessAdapter
 from .base import Adapter
-from .causal import DECODERS
-from .encoder_decoder import EncoderDecoderAdapter
+from .causal import CausalAdapter, FalconAdapter, Gemma3Adapter, GptNeoXAdapter
+from .encoder_decoder_model import EncoderDecoderAdapter
 from .generic import GenericAdapter
 from .t5 import LongT5Adapter, T5Adapter, Umt5Adapter
 from .t5gemma import T5Gemma2Adapter, T5GemmaAdapter
@@ -43,26 +43,54 @@ ADAPTERS: dict[str, type[Adapter]] = {
 }
 
 
+CAUSAL_ADAPTERS: dict[str, type[CausalAdapter]] = {
+    "falcon": FalconAdapter,
+    "gemma2": CausalAdapter,
+    "gemma3_text": Gemma3Adapter,
+    "gpt_neox": GptNeoXAdapter,
+    "granite": CausalAdapter,
+    "llama": CausalAdapter,
+    "mistral": CausalAdapter,
+    "olmo2": CausalAdapter,
+    "phi3": CausalAdapter,
+    "qwen2": CausalAdapter,
+    "qwen3": CausalAdapter,
+    "smollm3": CausalAdapter,
+    "stablelm": CausalAdapter,
+}
+
+
 def families() -> list[dict[str, str]]:
-    """Every known family with its kind and status."""
-    kinds: dict[str, Iterable[str]] = {"encoder–decoder": ADAPTERS, "decoder-only": DECODERS}
+    """List every supported family with its kind and status."""
+    kinds: dict[str, Iterable[str]] = {"encoder–decoder": ADAPTERS, "decoder-only": CAUSAL_ADAPTERS}
     return [
-        {"family": name, "kind": kind, "status": "supported"} for kind, known in kinds.items() for name in sorted(known)
+        {"family": name, "kind": kind, "status": "supported"} for kind, names in kinds.items() for name in sorted(names)
     ]
 
 
 def adapter_for(model: Any) -> tuple[Adapter, bool]:
-    """The adapter of an encoder–decoder, and whether its family is known; else it must be verified before use."""
+    """Return the adapter of an encoder–decoder, and whether its family is known; a guessed one must be verified."""
     family = getattr(model.config, "model_type", None)
-    known = f"known families: {', '.join(sorted(ADAPTERS))}"
     if family in ADAPTERS:
         adapter = ADAPTERS[family]()
-        if (reason := adapter.refuse(model)) is not None:
+        if (reason := adapter.unsupported_reason(model)) is not None:
             raise UnsupportedModelError(f"{type(model).__name__} cannot be wrapped: {reason}")
         return adapter, True
-    found = GenericAdapter.guess(model)
-    if found is None:
+    guessed = GenericAdapter.guess(model)
+    if guessed is None:
         raise UnsupportedModelError(
-            f"{type(model).__name__} (family {family!r}) has no cross-attention of a known shape; {known}"
+            f"{type(model).__name__} (family {family!r}) has no cross-attention of a known shape; "
+            f"known families: {', '.join(sorted(ADAPTERS))}"
         )
-    return found, False
+    return guessed, False
+
+
+def causal_adapter_for(model: Any) -> CausalAdapter:
+    """Return the adapter of a decoder-only model; a family without one is refused."""
+    family = getattr(model.config, "model_type", None)
+    if family not in CAUSAL_ADAPTERS:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} (family {family!r}) is a decoder-only model of no known family; expected one of: "
+            f"{', '.join(sorted(CAUSAL_ADAPTERS))}, or an encoder–decoder"
+        )
+    return CAUSAL_ADAPTERS[family](model)

@@ -1,8 +1,10 @@
-"""Many documents and many workers: every document is done once, whatever is killed on the way."""
+"""Process many documents with several workers; every document gets one row, also if workers or the run are killed."""
 
 from .documents import Document, find_documents
 from .job import TASKS, Job
+from .options import RunOptions
 from .pool_size import default_workers
-from .runner import Status, Summary, run
+from .progress import Status, Summary
+from .runner import run
 
-__all__ = ["TASKS", "Document", "Status", "Summary", "Work", "default_workers", "find_documents", "run"]
+__all__ = ["TASKS", "Document", "Job", "RunOptions", "Status", "Summary", "default_workers", "find_documents", "run"]

@@ -1,4 +1,4 @@
-"""What a run does with each document."""
+"""What a batch run does with each document: the task, the model and their settings."""
 
 from __future__ import annotations
 
@@ -8,25 +8,34 @@ from pathlib import Path
 from typing import Any
 
 from ..config import UnlimiformerConfig
-from ..errors import UnlimiformerError
+from ..errors import InputError
 from ..hub import MODELS
 from ..memory.remote import is_url
 from .documents import Document
 
 TASKS = ("summarize", "ask", "index")
-_TOGETHER_BYTES = 200_000  # of the texts that are answered in one call
-_DECIDES_NOTHING = ("device", "batch_size", "memories", "relative_to", "config", "generation")
+_MAX_BATCH_BYTES = 200_000  # total size of the documents that are answered in one call
+_NOT_IN_IDENTITY = ("device", "batch_size", "memories", "relative_to", "config", "generation")
 
 ResultRow = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Job:
-    """One task for all documents. `config` has the wrapper's settings, `generation` what `generate` is given.
+    """One task for all documents of a run.
 
-    `questions` are asked about every document, after its own. `passages`: so many of those that an answer came from are
-    kept with it. `memories`: folder or URL of what `index` makes; rows name those in a folder as seen from
-    `relative_to`. `batch_size`: documents that are answered in one call.
+    Parameters
+    ----------
+    task : "summarize", "ask" or "index".
+    model : name of a known model, or folder of a saved one.
+    config : fields of `UnlimiformerConfig`.
+    generation : arguments of `generate`.
+    questions : asked about every document, after the document's own questions.
+    passages : number of source passages stored with each answer.
+    memories : task "index": folder or URL for the memories.
+    relative_to : folder from which the rows name the memories' folders.
+    batch_size : maximum number of documents answered in one call.
+    device : where the model runs; None chooses.
     """
 
     task: str
@@ -42,44 +51,51 @@ class Job:
 
     def __post_init__(self) -> None:
         if self.task not in TASKS:
-            raise UnlimiformerError(f"the task is {self.task!r}; expected one of: {', '.join(TASKS)}")
+            raise InputError(f"the task is {self.task!r}; expected one of: {', '.join(TASKS)}")
         if self.questions and self.task != "ask":
-            raise UnlimiformerError(f"questions were given with task {self.task!r}; expected task 'ask'")
+            raise InputError(f"questions were given with task {self.task!r}; expected task 'ask'")
         if self.task == "index" and self.memories is None:
-            raise UnlimiformerError("task 'index' was given without a place for memories; expected a folder or a URL")
+            raise InputError("task 'index' was given without a place for memories; expected a folder or a URL")
         if any(not question.strip() for question in self.questions):
-            raise UnlimiformerError("a question is empty; expected some words")
+            raise InputError("a question is empty; expected a non-empty text")
         if self.batch_size < 1 or self.passages < 0:
-            raise UnlimiformerError("batch_size must be at least 1 and passages at least 0")
+            raise InputError("batch_size must be at least 1 and passages at least 0")
         UnlimiformerConfig(**self.config)
-        if self.memories is not None and not is_url(self.memories):  # workers may stand elsewhere
+        # Paths are made absolute because workers may run in another folder.
+        if self.memories is not None and not is_url(self.memories):
             object.__setattr__(self, "memories", str(Path(self.memories).absolute()))
         if self.model not in MODELS and Path(self.model).is_dir():
             object.__setattr__(self, "model", str(Path(self.model).absolute()))
 
     def identity(self) -> dict[str, Any]:
-        """What decides the rows, by name."""
-        settings = {name: value for name, value in self.config.items() if name != "batch_size"}
-        own = {name: value for name, value in asdict(self).items() if name not in _DECIDES_NOTHING}
-        return {**own, **settings, **self.generation}
+        """Return the settings that determine the rows, by name."""
+        fields = {name: value for name, value in asdict(self).items() if name not in _NOT_IN_IDENTITY}
+        config = {name: value for name, value in self.config.items() if name != "batch_size"}
+        return {**fields, **config, **self.generation}
 
-    def asked(self, document: Document) -> tuple[str | None, ...]:
-        """The questions about a document; None: to summarise it."""
-        return (None,) if self.task == "summarize" else tuple(dict.fromkeys((*document.questions, *self.questions)))
+    def questions_for(self, document: Document) -> tuple[str | None, ...]:
+        """Return the questions about a document; None stands for a summary."""
+        if self.task == "summarize":
+            return (None,)
+        return tuple(dict.fromkeys((*document.questions, *self.questions)))
 
-    def batch(self, waiting: Sequence[Document]) -> int:
-        """How many of the documents that wait, longest first, are done together: as many as are alike and short."""
-        first, size = waiting[0], 0
+    def count_batch(self, queue: Sequence[Document]) -> int:
+        """Count the documents at the head of a queue that one call should answer: short, and with equal questions."""
         if self.task == "index":
             return 1
-        for count, document in enumerate(waiting[: self.batch_size]):
-            alike = (self.asked(document), document.memory is None) == (self.asked(first), first.memory is None)
+        first, size = queue[0], 0
+        for count, document in enumerate(queue[: self.batch_size]):
             size += document.size
-            if count and (not alike or size > _TOGETHER_BYTES):
+            if count and (size > _MAX_BATCH_BYTES or not self._share_call(first, document)):
                 return count
-        return min(self.batch_size, len(waiting))
+        return min(self.batch_size, len(queue))
+
+    def _share_call(self, first: Document, second: Document) -> bool:
+        """Whether one call can answer both: equal questions, and both texts or both memories."""
+        same_kind = (first.memory is None) == (second.memory is None)
+        return same_kind and self.questions_for(first) == self.questions_for(second)
 
 
-def failure(document: Document, reason: str) -> ResultRow:
-    """The row of a document that could not be done."""
+def failure_row(document: Document, reason: str) -> ResultRow:
+    """Return the row of a document that could not be processed."""
     return {"id": document.id, "digest": document.digest, "error": reason}

@@ -1,4 +1,4 @@
-"""Workers, each with a model of its own: what a run needs of them, and worker processes on this machine."""
+"""Pools of workers that each hold a model: the protocol the scheduler relies on, and processes on this machine."""
 
 from __future__ import annotations
 
@@ -10,25 +10,28 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import UnlimiformerError
 from ..hub.loading import quiet_libraries
 from .documents import Document
 from .job import Job, ResultRow
 
+if TYPE_CHECKING:
+    from .worker import Worker
+
 
 @dataclass(frozen=True)
 class Ready:
-    """A worker has its model; `about` says which and where."""
+    """A worker has loaded its model; `info` has the model's digest, the device and the process id."""
 
     worker: int
-    about: dict[str, Any]
+    info: dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Done:
-    """A worker has done what it was given."""
+    """A worker has processed its batch; there is one row per document, in order."""
 
     worker: int
     rows: list[ResultRow]
@@ -36,87 +39,86 @@ class Done:
 
 @dataclass(frozen=True)
 class Died:
-    """A worker is gone, and with it what it was at."""
+    """A worker has ended; its batch, if it had one, is lost."""
 
     worker: int
     reason: str
 
 
 Event = Ready | Done | Died
+Message = tuple[str, Any]
+"""What a worker sends: ("ready", info), ("done", rows), or ("error", exception) if it cannot load its model."""
 
 
 class WorkerPool(Protocol):
-    """Workers by number. One that cannot load its model raises what is wrong out of `events`."""
+    """Workers, known by their numbers. If one cannot load its model, `events` raises the error."""
 
     def start(self) -> int:
-        """Starts a worker more; it will be ready or die."""
+        """Start another worker and return its number; it will be ready or die."""
 
-    def give(self, worker: int, documents: Sequence[Document]) -> None:
-        """To one that is ready and has nothing to do."""
+    def submit(self, worker: int, documents: Sequence[Document]) -> None:
+        """Give a batch to a worker that is ready and idle."""
 
     def kill(self, worker: int) -> None:
-        """Ends one; `events` will tell."""
+        """Kill a worker; `events` will report its death."""
 
     def events(self, seconds: float) -> list[Event]:
-        """What happened; waits for at most so long until something does."""
+        """Return what happened, waiting up to `seconds` for the first event."""
 
     def close(self) -> None:
-        """Ends all workers at once."""
+        """End all workers immediately."""
 
 
 class ProcessPool:
-    """Processes on this machine. A runner that is killed takes them with it."""
+    """Worker processes on this machine. They end with the process that started them, also if it is killed.
 
-    def __init__(self, work: Job, devices: Sequence[str | None], threads: int) -> None:
-        self._work, self._devices, self._threads = work, devices, threads
+    Parameters
+    ----------
+    devices : devices that new workers are assigned to in turn.
+    threads : CPU threads of each worker.
+    """
+
+    def __init__(self, job: Job, devices: Sequence[str | None], threads: int) -> None:
+        self._job, self._devices, self._threads = job, devices, threads
         self._context = multiprocessing.get_context("spawn")
         self._workers: dict[int, tuple[Any, Connection]] = {}
-        self._hired = 0
+        self._started = 0
 
     def start(self) -> int:
-        """A new process, on the device whose turn it is."""
-        number = self._hired
-        self._hired += 1
-        ours, theirs = self._context.Pipe()
-        device = self._devices[number % len(self._devices)]
+        """Start a process on the next device."""
+        worker = self._started
+        self._started += 1
+        connection, worker_connection = self._context.Pipe()
+        device = self._devices[worker % len(self._devices)]
         process = self._context.Process(
-            target=_serve, args=(theirs, self._work, device, self._threads), name=f"worker {number}", daemon=True
+            target=_serve,
+            args=(worker_connection, replace(self._job, device=device), self._threads),
+            name=f"worker {worker}",
+            daemon=True,
         )
-        with _deaf_to_interrupts():
+        with _ignore_interrupts():
             process.start()
-        theirs.close()
-        self._workers[number] = (process, ours)
-        return number
+        worker_connection.close()
+        self._workers[worker] = (process, connection)
+        return worker
 
-    def give(self, worker: int, documents: Sequence[Document]) -> None:
-        """Through its pipe; of one that is gone, `events` will tell."""
+    def submit(self, worker: int, documents: Sequence[Document]) -> None:
+        """Send a batch to a worker; if it is dead, `events` reports that."""
         with suppress(OSError):
             self._workers[worker][1].send(list(documents))
 
     def kill(self, worker: int) -> None:
-        """Its pipe ends with it."""
+        """Kill a process, which also closes its pipe."""
         self._workers[worker][0].kill()
 
     def events(self, seconds: float) -> list[Event]:
-        """What came through the pipes; a pipe that ends is a death."""
-        numbers = {connection: number for number, (_, connection) in self._workers.items()}
-        return [self._heard(numbers[connection]) for connection in wait(list(numbers), seconds)]  # type: ignore[index]
-
-    def _heard(self, number: int) -> Event:
-        process, connection = self._workers[number]
-        try:
-            kind, told = connection.recv()
-        except (EOFError, OSError):
-            process.join()
-            connection.close()
-            del self._workers[number]
-            return Died(number, _ended(process.exitcode))
-        if kind == "broken":
-            raise UnlimiformerError(told)
-        return Ready(number, told) if kind == "ready" else Done(number, told)
+        """Receive from all pipes; a closed pipe means that the worker died."""
+        workers = {connection: worker for worker, (_, connection) in self._workers.items()}
+        ready = wait(list(workers), seconds)
+        return [self._receive(workers[connection]) for connection in ready]  # type: ignore[index]
 
     def close(self) -> None:
-        """Nothing is lost but what they were at."""
+        """Kill all processes; only their unfinished batches are lost."""
         for process, connection in self._workers.values():
             process.kill()
             connection.close()
@@ -124,53 +126,73 @@ class ProcessPool:
             process.join()
         self._workers = {}
 
+    def _receive(self, worker: int) -> Event:
+        process, connection = self._workers[worker]
+        try:
+            message = connection.recv()
+        except (EOFError, OSError):
+            process.join()
+            connection.close()
+            del self._workers[worker]
+            return Died(worker, _describe_exit(process.exitcode))
+        return to_event(worker, message)
 
-def opened(work: Job, threads: int) -> tuple[Any, tuple[str, Any]]:
-    """A desk, or none; and what to tell the runner."""
+
+def to_event(worker: int, message: Message) -> Event:
+    """Convert a worker's message to an event, or raise the error that it reports."""
+    kind, content = message
+    if kind == "error":
+        raise content
+    return Ready(worker, content) if kind == "ready" else Done(worker, content)
+
+
+def load_worker(job: Job, threads: int) -> tuple[Worker | None, Message]:
+    """Load a model in this process. Return the worker, or None on an error, and the message for the pool."""
     quiet_libraries()
-    from .worker import Worker, explanation
+    from .worker import Worker, describe_error
 
     try:
-        desk = Worker(work, threads)
+        worker = Worker(job, threads)
     except Exception as error:
-        return None, ("broken", explanation(error))
-    return desk, ("ready", {**desk.about, "pid": os.getpid()})
+        kind = type(error) if isinstance(error, UnlimiformerError) else UnlimiformerError
+        return None, ("error", kind(describe_error(error)))
+    return worker, ("ready", {**worker.info, "pid": os.getpid()})
 
 
-def _serve(connection: Connection, work: Job, device: str | None, threads: int) -> None:
-    """The life of a worker process."""
-    threading.Thread(target=_leave_with_the_runner, daemon=True).start()
-    desk, told = opened(replace(work, device=device), threads)
-    connection.send(told)
-    while desk is not None:
+def _serve(connection: Connection, job: Job, threads: int) -> None:
+    """Run a worker process: load the model, then process batches until the pipe is closed."""
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    worker, message = load_worker(job, threads)
+    connection.send(message)
+    while worker is not None:
         try:
-            connection.send(("done", desk.do(connection.recv())))
+            connection.send(("done", worker.process(connection.recv())))
         except (EOFError, OSError):
             return
 
 
 @contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
-    """What is started meanwhile does not hear Ctrl-C: the runner decides."""
+def _ignore_interrupts() -> Iterator[None]:
+    """Make processes that are started meanwhile ignore Ctrl-C: the scheduler decides when they end."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous)
 
 
-def _leave_with_the_runner() -> None:
-    """Else the worker of a killed runner would go on, and hold what the next run needs."""
-    runner = multiprocessing.parent_process()
-    assert runner is not None
-    wait([runner.sentinel])
+def _exit_with_parent() -> None:
+    """Exit when the parent process ends; otherwise the workers of a killed run would keep their memory and GPU."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
     os._exit(1)
 
 
-def _ended(code: int | None) -> str:
+def _describe_exit(code: int | None) -> str:
     if code is not None and code < 0:
         name = signal.Signals(-code).name if -code in set(signal.Signals) else str(-code)
         return f"{name}{' (out of memory?)' if -code == signal.SIGKILL else ''}"

@@ -1,4 +1,4 @@
-"""A model that does the work of a run, document by document or several at once."""
+"""A model that processes the documents of a batch run, one by one or several in one call."""
 
 from __future__ import annotations
 
@@ -14,151 +14,150 @@ from typing import Any
 import torch
 
 from ..config import UnlimiformerConfig
-from ..errors import UnlimiformerError
+from ..errors import InputError, UnlimiformerError
 from ..hub import MODELS, get_model
 from ..hub.loading import load_on
 from ..memory import remote
 from ..memory.fingerprint import model_digest
 from ..memory.memory import Memory
 from ..model import Unlimiformer
-from ..qa import Answer, QuestionFormat, ask_together
+from ..qa import Answer, QuestionFormat, answer_batch
 from ..utils.files import cache_folder, folder_size
 from .documents import Document
-from .job import Job, ResultRow, failure
+from .job import Job, ResultRow, failure_row
 
 
 class Worker:
-    """A model that does a task; `about` says which, and where."""
+    """A loaded model that does a job; `info` has the model's digest and its device."""
 
-    def __init__(self, work: Job, threads: int | None = None) -> None:
+    def __init__(self, job: Job, threads: int | None = None) -> None:
         if threads is not None:
             torch.set_num_threads(threads)
-        if work.model in MODELS:
-            get_model(work.model)
-        if work.task == "index":
-            remote.check(str(work.memories))
-        self.work = work
-        self._model, self._tokenizer = load_on(work.model, work.device)
-        self._asking = QuestionFormat.for_model(work.model)
-        self._given = {name: value for name, value in work.config.items() if value is not None}
-        if work.task == "index" and self._model.config.is_encoder_decoder:
-            self._given.setdefault("dtype", "int8")
-        self._settings: dict[str, Any] | None = self._given
-        self._wrapped = Unlimiformer(self._model, self._tokenizer, UnlimiformerConfig(**self._given))
-        self.about = {"model_digest": model_digest(self._model.config, self._model), "device": str(self._model.device)}
+        if job.model in MODELS:
+            get_model(job.model)
+        if job.task == "index":
+            remote.check(str(job.memories))
+        self._job = job
+        self._model, self._tokenizer = load_on(job.model, job.device)
+        self._question_format = QuestionFormat.for_model(job.model)
+        self._config = {name: value for name, value in job.config.items() if value is not None}
+        if job.task == "index" and self._model.config.is_encoder_decoder:
+            self._config.setdefault("dtype", "int8")
+        self._wrapped_config: dict[str, Any] | None = self._config
+        self._wrapped = Unlimiformer(self._model, self._tokenizer, UnlimiformerConfig(**self._config))
+        self.info = {"model_digest": model_digest(self._model.config, self._model), "device": str(self._model.device)}
 
-    def do(self, documents: Sequence[Document]) -> list[ResultRow]:
-        """A row for each document, in order; one that cannot be done says why, and keeps none of the others back.
+    def process(self, documents: Sequence[Document]) -> list[ResultRow]:
+        """Return one row per document, in order. A document that fails gets a failure row and does not affect others.
 
-        A device that is lost is raised: nothing that follows would succeed here.
+        An error of the device itself is raised, since every later document would fail too.
         """
         try:
-            return self._rows(documents)
+            return self._process_together(documents)
         except Exception as error:
-            if _device_is_lost(error):
+            if _is_device_error(error):
                 raise
             if len(documents) > 1:
-                return [row for document in documents for row in self.do([document])]
-            return [failure(documents[0].unreadable(error), explanation(error))]
+                return [row for document in documents for row in self.process([document])]
+            return [failure_row(documents[0].with_error(error), describe_error(error))]
 
     def close(self) -> None:
-        """Leaves the model as it was."""
+        """Unwrap the model."""
         self._wrapped.remove()
 
-    def _rows(self, documents: Sequence[Document]) -> list[ResultRow]:
+    def _process_together(self, documents: Sequence[Document]) -> list[ResultRow]:
         if documents[0].error is not None:
-            raise UnlimiformerError(documents[0].error)
+            raise InputError(documents[0].error)
         started = time.perf_counter()
-        if self.work.task == "index":
-            told = [self._indexed(document) for document in documents]
+        if self._job.task == "index":
+            results = [self._index(document) for document in documents]
         else:
-            told = self._answered(documents)
+            results = self._answer(documents)
         seconds = (time.perf_counter() - started) / len(documents)
-        heads = ({"id": document.id, "digest": document.digest} for document in documents)
-        return [{**head, **row, "seconds": seconds} for head, row in zip(heads, told, strict=True)]
+        return [
+            {"id": document.id, "digest": document.digest, **result, "seconds": seconds}
+            for document, result in zip(documents, results, strict=True)
+        ]
 
-    def _answered(self, documents: Sequence[Document]) -> list[ResultRow]:
-        questions = self.work.asked(documents[0])
+    def _answer(self, documents: Sequence[Document]) -> list[ResultRow]:
+        questions = self._job.questions_for(documents[0])
         if not questions:
-            raise UnlimiformerError('no question: expected --question, or "question" or "questions" in the line')
-        sources = [self._source(document) for document in documents]
-        self._read_like([source for source in sources if isinstance(source, Memory)])
-        engine, answers = self._wrapped.engine, [list[ResultRow]() for _ in documents]
-        generation = {**self.work.generation, "provenance": engine.supports_provenance and self.work.passages > 0}
+            raise InputError('no question: expected --question, or "question" or "questions" in the line')
+        sources = [self._load_source(document) for document in documents]
+        self._match_memories([source for source in sources if isinstance(source, Memory)])
+        engine, rows = self._wrapped.engine, [list[ResultRow]() for _ in documents]
+        generation = {**self._job.generation, "provenance": engine.supports_provenance and self._job.passages > 0}
         for question in questions:
-            replies = ask_together(self._wrapped, sources, [question] * len(sources), self._asking, **generation)
-            if self._reads_once:
-                sources = [reply.output.memory for reply in replies]
-            for told, reply in zip(answers, replies, strict=True):
-                told.append({"question": question, "answer": reply.text, **self._passages(reply)})
-        tokens = [len(reply.output.memory) for reply in replies]
-        if self.work.task == "summarize":
-            found = [{"summary": reply.text, **self._passages(reply)} for reply in replies]
+            repeated = [question] * len(sources)
+            answers = answer_batch(self._wrapped, sources, repeated, self._question_format, **generation)
+            if self._can_reuse_memory:
+                sources = [answer.output.memory for answer in answers]
+            for document_rows, answer in zip(rows, answers, strict=True):
+                document_rows.append({"question": question, "answer": answer.text, **self._quote_passages(answer)})
+        if self._job.task == "summarize":
+            results = [{"summary": answer.text, **self._quote_passages(answer)} for answer in answers]
         else:
-            found = [{"answers": told} for told in answers]
-        return [{**row, "tokens": count} for row, count in zip(found, tokens, strict=True)]
+            results = [{"answers": document_rows} for document_rows in rows]
+        tokens = [len(answer.output.memory) for answer in answers]
+        return [{**result, "tokens": count} for result, count in zip(results, tokens, strict=True)]
 
     @property
-    def _reads_once(self) -> bool:
-        """Whether one memory of a text serves all questions."""
-        return not self._model.config.is_encoder_decoder or self._asking.place == "decoder"
+    def _can_reuse_memory(self) -> bool:
+        """Whether one memory of a text serves all questions, because they are not put before its windows."""
+        return not self._model.config.is_encoder_decoder or self._question_format.place == "decoder"
 
-    def _source(self, document: Document) -> Any:
-        if document.memory is not None:
-            return Memory.load(document.memory)
-        return document.source()
+    def _load_source(self, document: Document) -> Any:
+        return document.source() if document.memory is None else Memory.load(document.memory)
 
-    def _read_like(self, memories: Sequence[Memory]) -> None:
-        """Wraps the model as it was wrapped for these memories, where the work leaves that open."""
-        recipes = {tuple(memory.recipe.settings.items()) for memory in memories if memory.recipe is not None}
-        if len(recipes) > 1:
-            raise UnlimiformerError("memories that were made with different settings cannot be asked in one call")
-        settings = {**dict(*recipes), **self._given}
-        if settings != self._settings:
+    def _match_memories(self, memories: Sequence[Memory]) -> None:
+        """Wrap the model with the settings that the memories were made with, where the job does not set them."""
+        variants = {tuple(memory.spec.settings.items()) for memory in memories if memory.spec is not None}
+        if len(variants) > 1:
+            raise InputError("memories that were made with different settings cannot be used in one call")
+        config = {**dict(*variants), **self._config}
+        if config != self._wrapped_config:
             self._wrapped.remove()
-            self._settings = None
-            self._wrapped = Unlimiformer(self._model, self._tokenizer, UnlimiformerConfig(**settings))
-            self._settings = settings
+            self._wrapped_config = None  # stays so if wrapping fails, and the next document wraps again
+            self._wrapped = Unlimiformer(self._model, self._tokenizer, UnlimiformerConfig(**config))
+            self._wrapped_config = config
 
-    def _passages(self, reply: Answer) -> ResultRow:
-        return {} if reply.output.provenance is None else {"passages": reply.quotes(self.work.passages)}
+    def _quote_passages(self, answer: Answer) -> ResultRow:
+        return {} if answer.output.provenance is None else {"passages": answer.quotes(self._job.passages)}
 
-    def _indexed(self, document: Document) -> ResultRow:
+    def _index(self, document: Document) -> ResultRow:
         if document.memory is not None:
-            raise UnlimiformerError("it is a memory already; expected a text")
-        place = remote.join(str(self.work.memories), folder_name(document.id, self.work.identity()))
-        folder = (
-            cache_folder() / "uploads" / sha256(place.encode()).hexdigest()[:16]
-            if remote.is_url(place)
-            else Path(place)
-        )
+            raise InputError("it is a memory already; expected a text")
+        target = remote.join(str(self._job.memories), folder_name(document.id, self._job.identity()))
+        is_remote = remote.is_url(target)
+        upload = cache_folder() / "uploads" / sha256(target.encode()).hexdigest()[:16]
+        folder = upload if is_remote else Path(target)
         memory = self._wrapped.index(document.source(), folder=folder, overwrite=True)
-        told = {"tokens": len(memory), "windows": memory.windows, "bytes": folder_size(folder)}
-        if remote.is_url(place):
-            del memory
-            remote.publish(folder, place)
+        sizes = {"tokens": len(memory), "windows": memory.windows, "bytes": folder_size(folder)}
+        if is_remote:
+            del memory  # it maps the files that are removed
+            remote.upload(folder, target)
             shutil.rmtree(folder)
-        return {"memory": self._seen(place), **told}
+        return {"memory": target if is_remote else self._relative_path(target), **sizes}
 
-    def _seen(self, place: str) -> str:
-        """A place as rows name it."""
-        if remote.is_url(place) or self.work.relative_to is None:
-            return place
-        path, base = Path(place).absolute(), Path(self.work.relative_to).absolute()
+    def _relative_path(self, folder: str) -> str:
+        """Name a folder as seen from the job's `relative_to`, if it is inside."""
+        if self._job.relative_to is None:
+            return folder
+        path, base = Path(folder).absolute(), Path(self._job.relative_to).absolute()
         return str(path.relative_to(base)) if path.is_relative_to(base) else str(path)
 
 
 def folder_name(name: str, identity: dict[str, Any]) -> str:
-    """A folder's name for an id: readable, safe on every system, and of no other id and no other settings."""
+    """Return a folder name for a document id: readable, safe on every system, unique for the id and the settings."""
     readable = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._")[:60]
     return f"{readable}-{sha256(json.dumps([name, identity], sort_keys=True).encode()).hexdigest()[:10]}"
 
 
-def explanation(error: Exception) -> str:
-    """What went wrong, in a line."""
-    words = " ".join(str(error).split())
-    return words if isinstance(error, UnlimiformerError) else f"{type(error).__name__}: {words}"
+def describe_error(error: Exception) -> str:
+    """Return an error's message on one line; errors of other libraries with their type."""
+    message = " ".join(str(error).split())
+    return message if isinstance(error, UnlimiformerError) else f"{type(error).__name__}: {message}"
 
 
-def _device_is_lost(error: Exception) -> bool:
+def _is_device_error(error: Exception) -> bool:
     return type(error).__name__ == "AcceleratorError" or "CUDA error" in str(error)

@@ -1,1 +1,1 @@
-"""Benchmarks that a user can repeat: every method in one run and one process, results as JSON, table and picture."""
+"""Benchmarks of speed and memory: in each module `run` measures and `report` gives the results as JSON."""

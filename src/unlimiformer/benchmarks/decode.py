@@ -1,17 +1,21 @@
-"""Time to decode one token against the length of the source: ours and the orders of computing it that others use.
+"""Time to decode one token against the length of the source, for retrieval and for other ways to compute the same.
 
-BART-base's shape with random weights, greedy, batch 1. Random weights ask random questions, by which no store can be
-judged. So states and queries are those of a real model over a real text: `Sample.of` records them. An
-orthonormal basis lifts them to BART-base's width, which keeps every score. Where more states are wanted than there are,
-the real ones come again, each moved by half the difference of two others and shrunk to keep the spread of all. In the
-wrapped model the search gets the recorded queries, layer by layer, two steps of a six-headed layer for twelve heads.
+The model has BART-base's shape and random weights, and decodes greedily with batch size 1. Random weights give random
+queries, on which no store can be judged. So the states and the queries of a real model over a real text are recorded
+(`Sample.of`) and replayed:
+
+- An orthonormal basis lifts them to BART-base's width, which keeps every score.
+- Where more states are needed than were recorded, the recorded ones are repeated. Each copy is moved by half the
+  difference of two other states, and shrunk so that the spread of all states stays the same.
+- The search in the wrapped model gets the recorded queries, layer by layer. Two steps of a layer with six heads
+  serve one step with twelve heads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,27 +24,32 @@ import torch
 from torch import Tensor
 
 from ..adapters import Call, CrossAttention
-from ..datastore import DTYPES, ExactStore, Hits, build
-from ..datastore.ivf import IVFStore
+from ..datastore import DTYPES, ExactStore, Hits
+from ..datastore.ivf import IVFStore, build_ivf
 from ..engines.seq2seq.placeholder import PlaceholderOutput
-from ..engines.seq2seq.sample_queries import pool_queries, sample_queries
+from ..engines.seq2seq.sample_queries import pool_queries
 from ..functional import fold_queries
 from ..memory.memory import Memory
 from ..model import Unlimiformer
 from ..utils.plotting import pyplot
+from .report import report
 from .timing import ms_per_token
+
+__all__ = ["WINDOW", "DecodeRow", "Sample", "bart_base", "plot", "report", "run"]
 
 WINDOW = 1024
 OURS = "ours"
 RECALL = 0.99
-LONGEST_OF_OTHERS = 1 << 18
-"""Longer inputs are measured for int8 alone: the others would need many gigabytes."""
+MAX_FLOAT_TOKENS = 1 << 18
+"""Longer sources are measured with int8 states only: the other methods would need many gigabytes."""
 _WIDTH, _HEADS, _LAYERS = 768, 12, 6
+_STATE_BYTES = 4 * _WIDTH  # of one source token: its float32 state
+_KEY_VALUE_BYTES = 2 * 4 * _WIDTH * _LAYERS  # of one source token: float32 keys and values of every layer
 
 
 @dataclass(frozen=True)
 class DecodeRow:
-    """One measurement."""
+    """The measurements of one method at one length of the source."""
 
     method: str
     dtype: str
@@ -52,7 +61,7 @@ class DecodeRow:
 
 
 def bart_base() -> Any:
-    """BART-base with random weights."""
+    """Return a model of BART-base's shape with random weights."""
     from transformers import BartConfig, BartForConditionalGeneration
 
     torch.manual_seed(0)
@@ -71,36 +80,36 @@ def bart_base() -> Any:
 
 @dataclass(frozen=True)
 class Sample:
-    """Real states (n, 768) and, for each layer, real folded queries (steps, 12, 768) over them."""
+    """Real states (S, 768) and, for each layer, real folded queries (steps, 12, 768) over them."""
 
     states: Tensor
     queries: list[Tensor]
 
     @classmethod
     def of(cls, wrapped: Unlimiformer, memory: Memory) -> Sample:
-        """Records a wrapped model over a memory."""
-        calls = sample_queries(wrapped.model, wrapped.hooks, memory)
-        layers = len(wrapped.hooks.attentions)
+        """Record the states of a memory and the queries of a wrapped model over it."""
+        calls = wrapped.engine.sample_queries(memory)
+        layers = len(wrapped.engine.cross_attentions)
         generator = torch.Generator().manual_seed(0)
         basis = torch.linalg.qr(torch.randn(_WIDTH, memory.store.width, generator=generator)).Q
         queries = [torch.cat(calls[layer::layers]) @ basis.T for layer in range(layers)]
-        whole = [layer[: layer.shape[0] // _HEADS * _HEADS].unflatten(0, (-1, _HEADS)) for layer in queries]
-        return cls(torch.cat(list(memory.store.blocks())) @ basis.T, whole)
+        steps = [layer[: layer.shape[0] // _HEADS * _HEADS].unflatten(0, (-1, _HEADS)) for layer in queries]
+        return cls(torch.cat(list(memory.store.blocks())) @ basis.T, steps)
 
-    def extended(self, tokens: int) -> Tensor:
-        """So many states with the statistics of the real ones; as many as there are come as they are."""
+    def extend(self, tokens: int) -> Tensor:
+        """Return that many states: the recorded ones, then, where more are needed, copies with the same statistics."""
         parts, generator = [self.states[:tokens]], torch.Generator().manual_seed(1)
         count = self.states.shape[0]
         for start in range(count, tokens, count):
-            here = min(count, tokens - start)
-            first, second = (self.states[torch.randint(count, (here,), generator=generator)] for _ in range(2))
+            copies = min(count, tokens - start)
+            first, second = (self.states[torch.randint(count, (copies,), generator=generator)] for _ in range(2))
             mean = self.states.mean(dim=0)
-            parts.append((self.states[:here] - mean + 0.5 * (first - second)) / 1.5**0.5 + mean)
+            parts.append((self.states[:copies] - mean + 0.5 * (first - second)) / 1.5**0.5 + mean)
         return torch.cat(parts)
 
 
-class _Replay(ExactStore):
-    """A store that is asked the recorded queries, whatever it is asked."""
+class _ReplayStore(ExactStore):
+    """A store that ignores the queries it is given and searches for the recorded ones."""
 
     def __init__(self, store: ExactStore, queries: list[Tensor]) -> None:
         super().__init__(store.states, store.scales)
@@ -120,13 +129,17 @@ def run(
     new_tokens: int = 12,
     repeats: int = 3,
     top_k: int = WINDOW,
-    log: Callable[[str], None] = lambda _: None,
+    *,
+    log: Callable[[str], None] = lambda line: None,
 ) -> list[DecodeRow]:
-    """Measures every method at every length; the truncated model beside each, in turn, so that noise hits all alike."""
+    """Measure every method at every length of the source; the fastest repeat counts.
+
+    Methods take turns, the truncated model among them, so that disturbances affect all of them alike.
+    """
     model = bart_base()
     rows: list[DecodeRow] = []
     for tokens in lengths:
-        states = sample.extended(tokens)
+        states = sample.extend(tokens)
         methods = _methods(model, states, sample.queries, top_k, log)
         times: dict[tuple[str, str], list[float]] = {}
         for _ in range(repeats):
@@ -137,20 +150,24 @@ def run(
         truncated = min(times["truncated", "float32"])
         for method in methods:
             best = min(times[method.name, method.dtype])
-            figures = (best, best / truncated, method.bytes_per_source_token, method.mass_recall)
-            rows.append(DecodeRow(method.name, method.dtype, tokens, *figures))
+            rows.append(
+                DecodeRow(
+                    method=method.name,
+                    dtype=method.dtype,
+                    tokens=tokens,
+                    ms_per_token=best,
+                    ratio_to_truncated=best / truncated,
+                    bytes_per_source_token=method.bytes_per_source_token,
+                    mass_recall=method.mass_recall,
+                )
+            )
     return rows
 
 
-def report(rows: Sequence[DecodeRow]) -> dict[str, Any]:
-    """What goes into the JSON file."""
-    return {"rows": [asdict(row) for row in rows]}
-
-
 def plot(rows: Sequence[DecodeRow], path: Path) -> None:
-    """Milliseconds a token against source tokens, a line for each method."""
-    plots = pyplot()
-    figure, axes = plots.subplots(figsize=(7, 4.2))
+    """Draw milliseconds per token against source tokens, one line per method."""
+    plt = pyplot("bench")
+    figure, axes = plt.subplots(figsize=(7, 4.2))
     lines: dict[str, list[DecodeRow]] = {}
     for row in rows:
         lines.setdefault(f"{row.method}, {row.dtype}" if row.method.startswith(OURS) else row.method, []).append(row)
@@ -162,15 +179,16 @@ def plot(rows: Sequence[DecodeRow], path: Path) -> None:
     axes.grid(alpha=0.3)
     figure.tight_layout()
     figure.savefig(path, dpi=120)
-    plots.close(figure)
+    plt.close(figure)
 
 
 Decode = Callable[[int], float]
+"""Generates that many tokens and returns the milliseconds per token."""
 
 
 @dataclass(frozen=True)
 class _Method:
-    """A way of decoding: `prepare` is a context in which the model decodes by it."""
+    """A way to decode; `prepare` returns a context manager that yields a `Decode` function."""
 
     name: str
     dtype: str
@@ -182,68 +200,75 @@ class _Method:
 def _methods(
     model: Any, states: Tensor, queries: list[Tensor], top_k: int, log: Callable[[str], None]
 ) -> list[_Method]:
-    """Each method's name, dtype, and a context in which the model decodes by it; what takes long is built here."""
-    states_kept, all_kept = 4 * _WIDTH, 2 * 4 * _WIDTH * _LAYERS
-    methods = [_Method("truncated", "float32", all_kept, partial(_plain, model, states[:WINDOW]))]
-    others = states.shape[0] <= LONGEST_OF_OTHERS
-    for name, order in (("retrieve-then-project", _RetrieveThenProject), ("all-layers-kv", _AllLayersKeysValues)):
-        if not others:
-            continue
-        with Unlimiformer(model, top_k=top_k) as u:
-            orders = [order(view, states, top_k) for view in u.hooks.attentions]
-        kept = all_kept if order is _AllLayersKeysValues else states_kept
-        methods.append(_Method(name, "float32", kept, partial(_other_order, model, states, orders)))
+    """Build all methods that are measured over the states (S, 768), including their stores."""
+    methods = [_Method("truncated", "float32", _KEY_VALUE_BYTES, partial(_decode_plain, model, states[:WINDOW]))]
+    int8_only = states.shape[0] > MAX_FLOAT_TOKENS
+    if not int8_only:
+        methods += _other_orders(model, states, top_k)
     for dtype in DTYPES:
-        if dtype != "int8" and not others:
+        if dtype != "int8" and int8_only:
             continue
         store = ExactStore.empty(states.shape[0], states.shape[1], DTYPES[dtype])
         for start in range(0, states.shape[0], WINDOW):
             store.put(start, states[start : start + WINDOW])
-        ours = partial(_ours, model, _Replay(store, queries), top_k)
-        methods.append(_Method(OURS, dtype, store.nbytes / store.rows, ours))
-    log(f"{states.shape[0]:,} tokens, building cells")
-    asked = pool_queries([layer.flatten(0, 1) for layer in queries])
-    cells = build("cells", store, asked, top_k, RECALL)
-    if isinstance(cells, IVFStore):
-        ours = partial(_ours, model, _Replay(cells, queries), top_k)
-        beside = cells.nbytes / cells.rows
-        methods.append(_Method(f"{OURS}, cells", "int8", beside, ours, cells.measured.mass_recall))
+        prepare = partial(_decode_retrieving, model, _ReplayStore(store, queries), top_k)
+        methods.append(_Method(OURS, dtype, store.nbytes / store.rows, prepare))
+    log(f"{states.shape[0]:,} tokens, building the ivf store")
+    build_queries = pool_queries([layer.flatten(0, 1) for layer in queries])
+    ivf = build_ivf(store, build_queries, top_k, RECALL)  # from the last store, int8
+    if isinstance(ivf, IVFStore):
+        prepare = partial(_decode_retrieving, model, _ReplayStore(ivf, queries), top_k)
+        methods.append(_Method(f"{OURS}, ivf", "int8", ivf.nbytes / ivf.rows, prepare, ivf.measured.mass_recall))
+    return methods
+
+
+def _other_orders(model: Any, states: Tensor, top_k: int) -> list[_Method]:
+    """Build the methods that compute the same cross-attention in another order."""
+    methods = []
+    for name, order, size in (
+        ("retrieve-then-project", _RetrieveThenProject, _STATE_BYTES),
+        ("all-layers-kv", _AllLayersKeysValues, _KEY_VALUE_BYTES),
+    ):
+        with Unlimiformer(model, top_k=top_k) as u:
+            orders = [order(view, states, top_k) for view in u.engine.cross_attentions]
+        methods.append(_Method(name, "float32", size, partial(_decode_in_order, model, states, orders)))
     return methods
 
 
 @contextmanager
-def _plain(model: Any, states: Tensor) -> Iterator[Decode]:
+def _decode_plain(model: Any, states: Tensor) -> Iterator[Decode]:
+    """Decode with the plain model over states (S, D)."""
     mask = torch.ones((1, states.shape[0]), dtype=torch.long)
     outputs = PlaceholderOutput(last_hidden_state=states[None])  # type: ignore[arg-type]
     yield lambda n: ms_per_token(model, n, encoder_outputs=outputs, attention_mask=mask)
 
 
 @contextmanager
-def _ours(model: Any, store: ExactStore, top_k: int) -> Iterator[Decode]:
+def _decode_retrieving(model: Any, store: ExactStore, top_k: int) -> Iterator[Decode]:
+    """Decode with the wrapped model over a store."""
     with Unlimiformer(model, top_k=top_k) as u:
-        windows = max(2, 2 * store.rows // WINDOW)  # one window would be attended to whole
+        windows = max(2, 2 * store.rows // WINDOW)  # a memory of one window would be attended to without retrieval
         memory = Memory(store, torch.zeros(store.rows, dtype=torch.long), None, windows)
-        mask = torch.ones((1, 1), dtype=torch.long)
-        yield lambda n: ms_per_token(model, n, encoder_outputs=u.hooks.output([memory]), attention_mask=mask)
+        yield lambda n: ms_per_token(model, n, **u.engine.encoder_outputs([memory]))
 
 
 @contextmanager
-def _other_order(model: Any, states: Tensor, orders: list[Any]) -> Iterator[Decode]:
-    """The same hooks with another order of computing one cross-attention."""
-    with _ours(model, ExactStore(states), WINDOW) as decode:
+def _decode_in_order(model: Any, states: Tensor, orders: list[Any]) -> Iterator[Decode]:
+    """Decode with the wrapped model, whose cross-attentions compute in another order."""
+    with _decode_retrieving(model, ExactStore(states), WINDOW) as decode:
         for order in orders:
-            order.view.module.forward = order.forward  # taken out with the wrapper's own
+            order.view.module.forward = order.forward  # the wrapper removes it together with its own
         yield decode
 
 
 class _RetrieveThenProject:
-    """The paper's order: find hits with folded queries, gather them, compute their keys and values for each head."""
+    """The paper's order: search with folded queries, gather the hits, compute their keys and values for each head."""
 
     def __init__(self, view: CrossAttention, states: Tensor, top_k: int) -> None:
         self.view, self.states, self.top_k = view, states, min(top_k, states.shape[0])
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Stands in for the module's forward."""
+        """Replace the forward of the cross-attention module."""
         call = Call(args, kwargs)
         queries = self.view.queries(call)[0]  # (T, H, d)
         key_weight = self.view.key_weight(self.states.shape[1], queries)
@@ -254,19 +279,19 @@ class _RetrieveThenProject:
         hits = self.states[index]  # (H, K, D)
         keys, values = hits @ key_weight.transpose(1, 2), hits @ value[0].transpose(1, 2) + value[1][:, None]
         context = torch.nn.functional.scaled_dot_product_attention(queries[0][:, None], keys, values, scale=1.0)
-        return self.view.finish(context.transpose(0, 1)[None], torch.empty(0), call)
+        return self.view.project_output(context.transpose(0, 1)[None], torch.empty(0), call)
 
 
 class _AllLayersKeysValues:
-    """Keys and values of every layer kept for all tokens, attention over all of them."""
+    """Store the keys and values of every layer for all tokens, and attend to all of them."""
 
     def __init__(self, view: CrossAttention, states: Tensor, top_k: int) -> None:
         self.view = view
         self.keys, self.values = (part(states).transpose(0, 1)[None].contiguous() for part in (view.keys, view.values))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Stands in for the module's forward."""
+        """Replace the forward of the cross-attention module."""
         call = Call(args, kwargs)
         queries = self.view.queries(call).transpose(1, 2)  # (1, H, T, d)
         context = torch.nn.functional.scaled_dot_product_attention(queries, self.keys, self.values, scale=1.0)
-        return self.view.finish(context.transpose(1, 2), torch.empty(0), call)
+        return self.view.project_output(context.transpose(1, 2), torch.empty(0), call)

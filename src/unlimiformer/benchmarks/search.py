@@ -1,31 +1,39 @@
-"""What each store finds of what an exact float32 scan finds, and what it costs: real states, real queries."""
+"""Recall, speed and size of every store, against an exact float32 scan, on real states and queries."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from ..datastore import DTYPES, ExactStore, build
-from ..datastore.recall import exact_hits, held_out, measure
-from ..engines.seq2seq.sample_queries import pool_queries, sample_queries
+from torch import Tensor
+
+from ..datastore import DTYPES, ExactStore
+from ..datastore.faiss import build_faiss
+from ..datastore.ivf import build_ivf
+from ..datastore.recall import exact_hits, measure, split_queries
+from ..engines.seq2seq.sample_queries import pool_queries
 from ..memory.memory import Memory
 from ..model import Unlimiformer
+from .report import report
 
-WAYS = (
-    ("exact", "float32"),
-    ("exact", "bfloat16"),
-    ("exact", "int8"),
-    ("cells", "int8"),
-    ("faiss", "int8"),
-)
-"""Stores and dtypes that are compared."""
+__all__ = ["STORES", "SearchRow", "report", "run"]
+
+STORES = (("exact", "float32"), ("exact", "bfloat16"), ("exact", "int8"), ("ivf", "int8"), ("faiss", "int8"))
+"""Names and dtypes of the stores that are compared."""
+_BUILDERS = {"ivf": build_ivf, "faiss": build_faiss}
 
 
 @dataclass(frozen=True)
 class SearchRow:
-    """One store."""
+    """The measurements of one store.
+
+    Parameters
+    ----------
+    recall : share of the exact k best that the store finds
+    mass_recall : attention mass of what it finds, divided by that of the exact k best
+    looks_at : share of the stored rows that a search scores
+    """
 
     store: str
     dtype: str
@@ -39,47 +47,53 @@ class SearchRow:
 
 
 def run(
-    wrapped: Unlimiformer, memory: Memory, top_k: int, target: float, log: Callable[[str], None] = lambda _: None
+    wrapped: Unlimiformer, memory: Memory, top_k: int, target: float, log: Callable[[str], None] = lambda line: None
 ) -> list[SearchRow]:
-    """Measures every store over one memory of float32 states, on a quarter of its real queries."""
-    queries = pool_queries(sample_queries(wrapped.model, wrapped.hooks, memory))
-    _, asked = held_out(queries)
-    reference = exact_hits(memory.store, asked, top_k)
+    """Measure every store over one memory, on queries that were not used to build it.
+
+    Parameters
+    ----------
+    memory : its states are float32
+    target : mass recall that approximate stores have to reach; one that cannot is replaced by the exact store
+    """
+    queries = pool_queries(wrapped.engine.sample_queries(memory))
+    _, test_queries = split_queries(queries)
+    reference = exact_hits(memory.store, test_queries, top_k)
     rows = []
-    for name, dtype in WAYS:
+    for name, dtype in STORES:
         log(f"{name}, {dtype}")
-        plain = _copy(memory.store, dtype)
+        states = _convert(memory.store, dtype)
         started = time.perf_counter()
-        store = build(name, plain, queries, top_k, target)
-        built = time.perf_counter() - started
-        fell_back = name != "exact" and type(store) is ExactStore
-        looked_at = 1.0 if type(store) is ExactStore else store.measured.looked_at  # type: ignore[attr-defined]
-        seen = measure(store, asked, reference, top_k, looked_at)
+        store = _build(name, states, queries, top_k, target)
+        build_seconds = time.perf_counter() - started
+        is_exact = type(store) is ExactStore
+        looks_at = 1.0 if is_exact else store.measured.looked_at  # type: ignore[attr-defined]
+        stats = measure(store, test_queries, reference, top_k, looks_at)
         rows.append(
             SearchRow(
-                f"{name}, fell back to exact" if fell_back else name,
-                dtype,
-                len(memory),
-                seen.recall,
-                seen.mass_recall,
-                seen.milliseconds,
-                looked_at,
-                built,
-                store.nbytes / len(memory),
+                store=f"{name}, fell back to exact" if is_exact and name != "exact" else name,
+                dtype=dtype,
+                tokens=len(memory),
+                recall=stats.recall,
+                mass_recall=stats.mass_recall,
+                ms_for_a_dozen_queries=stats.milliseconds,
+                looks_at=looks_at,
+                build_seconds=build_seconds,
+                bytes_per_token=store.nbytes / len(memory),
             )
         )
     return rows
 
 
-def report(rows: Sequence[SearchRow], **about: Any) -> dict[str, Any]:
-    """What goes into the JSON file."""
-    return {**about, "rows": [asdict(row) for row in rows]}
+def _build(name: str, states: ExactStore, queries: Tensor, top_k: int, target: float) -> ExactStore:
+    return states if name == "exact" else _BUILDERS[name](states, queries, top_k, target)
 
 
-def _copy(store: ExactStore, dtype: str) -> ExactStore:
-    copied = ExactStore.empty(store.rows, store.width, DTYPES[dtype])
-    at = 0
+def _convert(store: ExactStore, dtype: str) -> ExactStore:
+    """Copy the rows of a store into one of another dtype."""
+    converted = ExactStore.empty(store.rows, store.width, DTYPES[dtype])
+    row = 0
     for block in store.blocks():
-        copied.put(at, block)
-        at += block.shape[0]
-    return copied
+        converted.put(row, block)
+        row += block.shape[0]
+    return converted

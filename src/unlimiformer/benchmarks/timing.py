@@ -1,4 +1,4 @@
-"""Times between generated tokens."""
+"""Measures the time between generated tokens."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ from typing import Any
 
 from transformers.generation.streamers import BaseStreamer
 
+_WARM_UP = 3  # calls of the streamer that do not count: the prompt and two tokens
 
-class _Clock(BaseStreamer):
+
+class _TokenTimes(BaseStreamer):
+    """A streamer that records when each token arrives."""
+
     def __init__(self) -> None:
         self.times: list[float] = []
 
@@ -21,9 +25,17 @@ class _Clock(BaseStreamer):
         pass
 
 
-def ms_per_token(model: Any, new_tokens: int, **call: Any) -> float:
-    """Median time between tokens, after two to warm up: what happens once, and a neighbour's noise, do not count."""
-    clock, count = _Clock(), 3 + new_tokens
+def ms_per_token(model: Any, new_tokens: int, **inputs: Any) -> float:
+    """Return the median milliseconds between tokens that are generated greedily.
+
+    The first two tokens are left out, because they include one-time costs. The median leaves out short disturbances.
+
+    Parameters
+    ----------
+    new_tokens : number of tokens after the warm-up
+    inputs : arguments of `model.generate`
+    """
+    streamer, count = _TokenTimes(), _WARM_UP + new_tokens
     greedy = {"do_sample": False, "num_beams": 1, "max_new_tokens": count, "min_new_tokens": count}
-    model.generate(streamer=clock, **call, **greedy)
-    return statistics.median(after - before for before, after in pairwise(clock.times[3:])) * 1000
+    model.generate(streamer=streamer, **inputs, **greedy)
+    return statistics.median(after - before for before, after in pairwise(streamer.times[_WARM_UP:])) * 1000

@@ -1,7 +1,7 @@
-"""Step time and peak memory of every training method, beside standard fine-tuning and beside their own parts.
+"""Time and peak memory of a training step, for every training method and for standard fine-tuning.
 
-BART-base's shape with random weights; a step is one example, forward and backward, without the optimizer. Each
-measurement has a process of its own, so that its peak of memory is its own.
+The model has BART-base's shape and random weights. A step is one example, forward and backward, without the optimizer.
+Each method runs in its own process, so that its peak memory can be measured.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..engines.seq2seq.placeholder import PlaceholderOutput
 from ..model import Unlimiformer
@@ -20,16 +21,26 @@ from ..text.windows import plan_windows
 from ..training.strategies import STRATEGIES
 from ..utils.system import peak_memory
 from .decode import WINDOW, bart_base
+from .report import report
+
+__all__ = ["PARTS", "TrainStepRow", "report", "run"]
 
 PARTS = ("encoding", "decoder step")
-"""What every long method has to do at least: encode all windows, and one decoder step over one window of states."""
+"""The least that a long method has to do: encode all windows, and one decoder step over one window of states."""
+Step = Callable[[int, bool], None]
+"""Runs one training step; takes the index of the step, and whether it is a warm-up with an input of one window."""
 
 
 @dataclass(frozen=True)
 class TrainStepRow:
-    """One method: seconds of a step (the best of several), and bytes at the peak beyond the loaded model.
+    """The measurements of one method.
 
-    Ratios are None until what they compare with is measured.
+    Parameters
+    ----------
+    seconds : time of a step, the fastest of several
+    peak_bytes : peak memory beyond the loaded model
+    ratio_to_standard : time divided by that of standard fine-tuning; None for what is measured before it
+    ratio_to_parts : time divided by the sum of `PARTS`; None for what is measured before them
     """
 
     method: str
@@ -43,7 +54,13 @@ class TrainStepRow:
 def run(
     tokens: int, target: int, methods: Sequence[str], repeats: int, log: Callable[[str], None]
 ) -> Iterator[TrainStepRow]:
-    """Measures the parts, standard fine-tuning, then the methods, and yields rows as they come."""
+    """Measure the parts, standard fine-tuning and the methods, and yield each row when it is measured.
+
+    Parameters
+    ----------
+    tokens : length of the source
+    target : length of the target, in tokens
+    """
     seconds: dict[str, float] = {}
     for method in dict.fromkeys((*PARTS, "standard", *methods)):
         log(f"{tokens:,} tokens: {method}")
@@ -57,32 +74,33 @@ def run(
 
 
 def _measure(method: str, tokens: int, target: int, repeats: int) -> tuple[float, int]:
+    """Return the seconds of the fastest step and the bytes that steps take beyond the model."""
     model = bart_base().train()
     ids = torch.randint(5, 50_000, (1, tokens), generator=torch.Generator().manual_seed(0))
     labels = torch.randint(5, 50_000, (1, target), generator=torch.Generator().manual_seed(1))
-    step = _parts(model, ids, labels)[method] if method in PARTS else _method(model, method, ids, labels)
-    before = peak_memory()
-    step(0, True)  # warm up: pages and kernels, with the shortest input
-    turns = 2 if method == "alternating" else 1
+    step = _part_steps(model, ids, labels)[method] if method in PARTS else _method_step(model, method, ids, labels)
+    peak_before = peak_memory()
+    step(0, True)
+    steps_per_repeat = 2 if method == "alternating" else 1  # its two kinds of steps differ in time
     best = float("inf")
-    for number in range(repeats):
+    for repeat in range(repeats):
         model.zero_grad(set_to_none=True)
         started = time.perf_counter()
-        for turn in range(turns):
-            step(number * turns + turn, False)
-        best = min(best, (time.perf_counter() - started) / turns)
-    return best, peak_memory() - before
+        for index in range(steps_per_repeat):
+            step(repeat * steps_per_repeat + index, False)
+        best = min(best, (time.perf_counter() - started) / steps_per_repeat)
+    return best, peak_memory() - peak_before
 
 
-def _parts(model: Any, ids: torch.Tensor, labels: torch.Tensor) -> dict[str, Callable[[int, bool], None]]:
-    def encoding(number: int, short: bool) -> None:
-        del number
-        for win in plan_windows(WINDOW if short else ids.shape[1], WINDOW):
-            window = ids[:, win.start : win.end]
-            model.get_encoder()(input_ids=window, attention_mask=torch.ones_like(window))[0].sum().backward()
+def _part_steps(model: Any, ids: Tensor, labels: Tensor) -> dict[str, Step]:
+    def encoding(index: int, warm_up: bool) -> None:
+        del index
+        for window in plan_windows(WINDOW if warm_up else ids.shape[1], WINDOW):
+            window_ids = ids[:, window.start : window.end]
+            model.get_encoder()(input_ids=window_ids, attention_mask=torch.ones_like(window_ids))[0].sum().backward()
 
-    def decoder_step(number: int, short: bool) -> None:
-        del number, short
+    def decoder_step(index: int, warm_up: bool) -> None:
+        del index, warm_up
         states = torch.randn(1, WINDOW, model.config.d_model)
         output = PlaceholderOutput(last_hidden_state=states)  # type: ignore[arg-type]
         model(encoder_outputs=output, labels=labels).loss.backward()
@@ -90,21 +108,17 @@ def _parts(model: Any, ids: torch.Tensor, labels: torch.Tensor) -> dict[str, Cal
     return dict(zip(PARTS, (encoding, decoder_step), strict=True))
 
 
-def _method(model: Any, method: str, ids: torch.Tensor, labels: torch.Tensor) -> Callable[[int, bool], None]:
+def _method_step(model: Any, method: str, ids: Tensor, labels: Tensor) -> Step:
     wrapped = Unlimiformer(model)
     strategy = STRATEGIES[method](wrapped.top_k)
-    layers = range(len(wrapped.hooks.attentions))
-    strategy.prepare(model, wrapped.hooks.attentions)
+    engine = wrapped.engine
+    strategy.prepare(model, engine.cross_attentions)
 
-    def step(number: int, short: bool) -> None:
-        wrapped.hooks.policies = [strategy.train_policy(layer, number) for layer in layers]
-        shown = strategy.inputs(ids[0, :WINDOW] if short else ids[0], WINDOW)
-        for part in shown:  # an epoch of chunked training sees every part
-            model(input_ids=part[None], labels=labels).loss.backward()
+    def step(index: int, warm_up: bool) -> None:
+        policies = [strategy.train_policy(layer, index) for layer in range(len(engine.cross_attentions))]
+        chunks = strategy.inputs(ids[0, :WINDOW] if warm_up else ids[0], WINDOW)
+        with engine.context(policies=policies):
+            for chunk in chunks:  # chunked training has several for one example
+                model(input_ids=chunk[None], labels=labels).loss.backward()
 
     return step
-
-
-def report(rows: Sequence[TrainStepRow], **about: Any) -> dict[str, Any]:
-    """For JSON."""
-    return {**about, "rows": [asdict(row) for row in rows]}

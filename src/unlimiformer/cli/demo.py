@@ -1,49 +1,47 @@
-"""`unlimiformer demo`: a model from the catalogue answers questions over a whole play."""
+"""`unlimiformer demo`: a small model answers questions over a whole play."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ..utils.system import peak_memory
-from .console import messages, progress_bar, quiet_libraries, size
-from .options import DEFAULT_MODEL, Model, fetch
+from .console import messages, progress_bar, size
+from .loading import load_wrapped, make_config, read_texts
+from .options import DEFAULT_MODEL, AsJson, Device, Model, Text, config_options
 
-TEXT = "shakespeare/hamlet"
 
-
+@config_options("top_k")
 def command(
+    settings: dict[str, Any],
     model: Model = DEFAULT_MODEL,
-    text: Annotated[str, typer.Option(help="A name from `unlimiformer texts`, a file, or -.")] = TEXT,
-    question: Annotated[list[str] | None, typer.Option(help="What to ask; can be given several times.")] = None,
-    top_k: Annotated[int | None, typer.Option(help="Tokens each head attends to, or that are chosen.")] = None,
-    picture: Annotated[Path | None, typer.Option(help="Draw where the model looked, as a PNG.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print an array of answers.")] = False,
+    text: Text = "shakespeare/hamlet",
+    question: Annotated[list[str] | None, typer.Option(help="A question; can be given several times.")] = None,
+    picture: Annotated[Path | None, typer.Option(help="Draw where the model looked, as a PNG file.")] = None,
+    device: Device = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Ask questions of a long text, and see what truncation would have answered.
+    """Ask questions about a long text, and compare with the truncated model.
 
-    Without --question, sentences that answer three are planted in the text, far apart.
+    Without --question, three sentences are planted in the text, far apart, and asked for.
     """
-    quiet_libraries()
-    (content,) = fetch(model, text)
-    with messages.status(f"Loading {model}"):
-        from .. import demo
-        from ..model import Unlimiformer
-        from ..qa import QuestionFormat
+    content = "\n\n".join(read_texts(text))
+    wrapped = load_wrapped(model, make_config(settings), device)
+    from .. import demo
+    from ..qa import QuestionFormat
+    from ..tasks.synthetic import DEMO_FACTS, plant_facts
 
-        wrapped = Unlimiformer.from_pretrained(model, top_k=top_k)
-    if question:
-        questions = question
-    else:
-        content = demo.plant(content, demo.FACTS)
-        questions = [fact.question for fact in demo.FACTS]
-        for fact in demo.FACTS:
-            messages.print(f"planted {fact.place:.0%} into {text}: {fact.sentence}")
+    questions = question
+    if not questions:
+        content = plant_facts(content, DEMO_FACTS)
+        questions = [fact.question for fact in DEMO_FACTS]
+        for fact in DEMO_FACTS:
+            messages.print(f"planted at {fact.place:.0%} of {text}: {fact.sentence}")
     answers = []
-    with progress_bar("Reading") as progress:
+    with progress_bar("Indexing") as progress:
         for answer in demo.ask(wrapped, content, questions, QuestionFormat.for_model(model), progress):
             answers.append(answer)
             if not as_json:
@@ -56,15 +54,14 @@ def command(
         messages.print(f"peak memory of the process: {size(peak_memory())}", style="dim")
 
 
-def _show(answer, text: str) -> None:
+def _show(answer: Any, text: str) -> None:
     typer.echo(f"\n{answer.question}")
     typer.echo(f"  truncated to the window   {answer.truncated}")
     typer.echo(f"  unlimited                 {answer.unlimited}")
     for passage in answer.passages:
-        place = f"{100 * passage.start / len(text):.0f} % in"
-        quoted = " ".join(text[passage.start : passage.end].split())
-        typer.echo(f"    {passage.weight:4.0%} of its attention, {place}: … {quoted} …")
+        quote = " ".join(text[passage.start : passage.end].split())
+        typer.echo(f"    {passage.weight:4.0%} of its attention, at {passage.start / len(text):.0%}: … {quote} …")
     typer.echo(
-        f"  {answer.source_tokens:,} tokens read in {answer.encode_seconds:.1f} s, answered in "
+        f"  {answer.source_tokens:,} tokens indexed in {answer.encode_seconds:.1f} s, answered in "
         f"{answer.answer_seconds:.1f} s, {size(answer.memory_bytes)} of states"
     )

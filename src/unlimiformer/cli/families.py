@@ -1,16 +1,15 @@
-"""`unlimiformer families`: which models are known, told from the registry."""
+"""`unlimiformer families`: list the supported model families."""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated
 
 import typer
 
+from .options import AsJson
 
-def command(
-    as_json: Annotated[bool, typer.Option("--json", help="Print an array of family, kind and status.")] = False,
-) -> None:
+
+def command(as_json: AsJson = False) -> None:
     """List the families of models that can be wrapped."""
     from ..adapters import families
 

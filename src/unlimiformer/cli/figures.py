@@ -1,4 +1,4 @@
-"""`unlimiformer figures`: the paper's figures for any model, from real runs, as PNG and CSV."""
+"""`unlimiformer figures`: draw the paper's figures for any model from real runs, as PNG and CSV."""
 
 from __future__ import annotations
 
@@ -8,161 +8,178 @@ from typing import Annotated, Any
 
 import typer
 
-from ..errors import UnlimiformerError
+from ..errors import InputError
 from ..utils.plotting import pyplot
-from .console import integers, messages, progress_bar, quiet_libraries
-from .evaluate import Beams, Data, Examples, NewTokens, Split, Task
-from .options import DEFAULT_MODEL, AsJson, Device, Overlap, TopK, Window, fetch, load_wrapped, settings
+from .console import messages, progress_bar, quiet_libraries
+from .evaluate import Data, Examples, Split, Task
+from .loading import fetch_model, load_wrapped, make_config, read_texts
+from .options import (
+    DEFAULT_MODEL,
+    AsJson,
+    Device,
+    Model,
+    Repeats,
+    Text,
+    config_options,
+    generation_options,
+    integers,
+    require_at_least,
+)
 
 app = typer.Typer(help="Draw the paper's figures from real runs.", no_args_is_help=True)
 
 TEXT = "shakespeare/hamlet"
-Model = Annotated[str, typer.Option(help="A name from `unlimiformer models`, a folder, or a hub id.")]
-Text = Annotated[str, typer.Option(help="A name from `unlimiformer texts`, or a file.")]
-Folder = Annotated[Path, typer.Option("--output", "-o", help="Where the files go.")]
+Folder = Annotated[Path, typer.Option("--output", "-o", help="Folder for the PNG and CSV files.")]
 
 
 @app.command("quality")
+@config_options("top_k")
+@generation_options("max_new_tokens", "num_beams")
 def quality(
+    settings: dict[str, Any],
+    generation: dict[str, Any],
     model: Model = DEFAULT_MODEL,
     task: Task = "play-facts",
     data: Data = None,
     split: Split = "validation",
     examples: Examples = None,
-    limits: Annotated[str, typer.Option(help="Tokens that may be seen; all for no limit.")] = "512,2048,8192,all",
-    metric: Annotated[str | None, typer.Option(help="What is drawn; default: the task's first.")] = None,
+    limits: Annotated[str, typer.Option(help="Tokens that may be seen, with commas; all: no limit.")] = (
+        "512,2048,8192,all"
+    ),
+    metric: Annotated[str | None, typer.Option(help="What is drawn; default: the task's first metric.")] = None,
     method: Annotated[str, typer.Option(help="unlimiformer, sled or memorizing.")] = "unlimiformer",
-    max_new_tokens: NewTokens = None,
-    beams: Beams = 1,
-    top_k: TopK = None,
     device: Device = None,
     output: Folder = Path("figures"),
     as_json: AsJson = False,
 ) -> None:
-    """Quality against the allowed input length (the paper's figure 3). Stopped, the same command goes on."""
-    allowed = [None if part.strip() == "all" else part for part in limits.split(",")]
-    chosen = [None if part is None else (integers("--limits", part) or (0,))[0] for part in allowed]
-    if 0 in chosen:
-        raise UnlimiformerError(f"--limits is {limits!r}; expected numbers of at least 1, or all")
+    """Quality against the allowed input length (the paper's figure 3). The same command continues where it stopped."""
+    parts = [None if part.strip() == "all" else part for part in limits.split(",")]
+    lengths = [None if part is None else (integers("--limits", part) or (0,))[0] for part in parts]
+    if 0 in lengths:
+        raise InputError(f"--limits is {limits!r}; expected numbers of at least 1, or all")
     quiet_libraries()
-    fetch(model)
+    fetch_model(model)
     from ..evaluation import EvaluationSettings
     from ..figures import quality as figure
 
-    config = {} if top_k is None else {"top_k": top_k}
-    wanted = EvaluationSettings(
+    evaluation = EvaluationSettings(
         model=model,
         task=task,
         method=method,
         data=data,
         split=split,
         examples=examples,
-        config=config,
-        new_tokens=max_new_tokens,
-        beams=beams,
+        config=settings,
+        new_tokens=generation.get("max_new_tokens"),
+        beams=generation["num_beams"],
         device=device,
     )
     with progress_bar("Answering", "answers") as progress:
-        rows, files = figure.run(wanted, chosen, metric, output, messages.print, progress)
-    _tell(rows, files, as_json)
+        rows, files = figure.run(evaluation, lengths, metric, output, messages.print, progress)
+    _show(rows, files, as_json)
 
 
 @app.command("time")
+@config_options("top_k", "window", "overlap")
+@generation_options(max_new_tokens=32)
 def timing(
+    settings: dict[str, Any],
+    generation: dict[str, Any],
     model: Model = DEFAULT_MODEL,
     text: Text = TEXT,
     lengths: Annotated[str, typer.Option(help="Input tokens, as 1024,16384.")] = "512,2048,8192,32768",
-    new_tokens: Annotated[int, typer.Option(help="Tokens of an answer.")] = 32,
-    repeats: Annotated[int, typer.Option(help="Measurements; the best counts.")] = 2,
-    top_k: TopK = None,
-    window: Window = None,
-    overlap: Overlap = None,
+    repeats: Repeats = 2,
     device: Device = None,
     output: Folder = Path("figures"),
     as_json: AsJson = False,
 ) -> None:
     """Time per example against the length of its input (the paper's figure 4)."""
-    chosen = integers("--lengths", lengths) or ()
-    if not chosen or min(chosen) < 1 or new_tokens < 1 or repeats < 1:
-        raise UnlimiformerError("--lengths, --new-tokens and --repeats must be at least 1")
-    wrapped, words = _opened(model, text, {"top_k": top_k, "window": window, "overlap": overlap}, device)
+    input_lengths = _positive_integers("--lengths", lengths)
+    require_at_least(1, repeats=repeats)
+    wrapped, document = _load(model, text, settings, device)
     from ..figures import timing as figure
     from ..qa import QuestionFormat
 
-    asking = QuestionFormat.for_model(model)
     with messages.status("Measuring") as status:
-        rows, files = figure.run(wrapped, asking, words, chosen, new_tokens, repeats, output, status.update)
-    _tell(rows, files, as_json)
+        rows, files = figure.run(
+            wrapped,
+            QuestionFormat.for_model(model),
+            document,
+            input_lengths,
+            new_tokens=generation["max_new_tokens"],
+            repeats=repeats,
+            folder=output,
+            log=status.update,
+        )
+    _show(rows, files, as_json)
 
 
 @app.command("hits")
+@config_options("top_k", "window", "overlap")
+@generation_options(max_new_tokens=128)
 def hits(
+    settings: dict[str, Any],
+    generation: dict[str, Any],
     model: Model = DEFAULT_MODEL,
     text: Text = TEXT,
-    question: Annotated[str | None, typer.Option(help="What to ask; default: for a summary.")] = None,
-    new_tokens: Annotated[int, typer.Option(help="Tokens of the answer, at most.")] = 128,
-    top_k: TopK = None,
-    window: Window = None,
-    overlap: Overlap = None,
+    question: Annotated[str | None, typer.Option(help="A question; default: summarise the text.")] = None,
     device: Device = None,
     output: Folder = Path("figures"),
     as_json: AsJson = False,
 ) -> None:
-    """Where in a document retrieved tokens lie, and how many are retrieved at all (the paper's figure 5)."""
-    if new_tokens < 1:
-        raise UnlimiformerError(f"--new-tokens is {new_tokens}; expected at least 1")
-    wrapped, words = _opened(model, text, {"top_k": top_k, "window": window, "overlap": overlap}, device)
-    from ..engines import Seq2SeqEngine
+    """Where in a document retrieved tokens are, and how many are retrieved at all (the paper's figure 5)."""
+    wrapped, document = _load(model, text, settings, device)
     from ..figures import hits as figure
     from ..qa import QuestionFormat
 
-    if isinstance(wrapped.engine, Seq2SeqEngine):
-        wrapped.engine.focus = 0  # what heads retrieve themselves is drawn
-
-    with progress_bar("Reading") as progress:
-        told, files = figure.run(
-            wrapped, QuestionFormat.for_model(model), words, question, new_tokens, output, progress
-        )
-    _tell([told], files, as_json)
+    question_format = QuestionFormat.for_model(model)
+    new_tokens = generation["max_new_tokens"]
+    with progress_bar("Indexing") as progress:
+        row, files = figure.run(wrapped, question_format, document, question, new_tokens, output, progress)
+    _show([row], files, as_json)
 
 
 @app.command("mass")
+@config_options("window", "overlap")
 def mass(
+    settings: dict[str, Any],
     model: Model = DEFAULT_MODEL,
     text: Text = TEXT,
     ks: Annotated[str, typer.Option("--k", help="Numbers of tokens, with commas.")] = "16,64,256,1024,4096",
-    lengths: Annotated[str, typer.Option(help="Beginnings of the text, in tokens.")] = "2048,8192,32768",
-    window: Window = None,
-    overlap: Overlap = None,
+    lengths: Annotated[str, typer.Option(help="Input tokens, as 1024,16384.")] = "2048,8192,32768",
     device: Device = None,
     output: Folder = Path("figures"),
     as_json: AsJson = False,
 ) -> None:
     """The share of the attention that the k best tokens have, by layer and head: the paper's 99 %, measured."""
-    numbers, beginnings = integers("--k", ks) or (), integers("--lengths", lengths) or ()
-    if not numbers or min(numbers) < 1 or not beginnings or min(beginnings) < 1:
-        raise UnlimiformerError("--k and --lengths must be at least 1")
-    wrapped, words = _opened(model, text, {"window": window, "overlap": overlap}, device)
+    numbers, input_lengths = _positive_integers("--k", ks), _positive_integers("--lengths", lengths)
+    wrapped, document = _load(model, text, settings, device)
     from ..figures import mass as figure
     from ..text.tokenization import truncate_text
 
-    shown = truncate_text(words, wrapped.tokenizer, max(beginnings))
-    with progress_bar("Reading") as progress:
-        memory = wrapped.index(shown, progress=progress)
+    with progress_bar("Indexing") as progress:
+        memory = wrapped.index(truncate_text(document, wrapped.tokenizer, max(input_lengths)), progress=progress)
     with messages.status("Measuring"):
-        rows, files = figure.run(wrapped, memory, numbers, beginnings, output)
-    _tell(rows if as_json else figure.summary(rows), files, as_json)
+        rows, files = figure.run(wrapped, memory, numbers, input_lengths, output)
+    _show(rows if as_json else figure.summary(rows), files, as_json)
 
 
-def _opened(model: str, text: str, given: dict[str, Any], device: str | None) -> tuple[Any, str]:
-    config = settings(**given)
-    pyplot()  # what is missing is said before any work
-    quiet_libraries()
-    (words,) = fetch(model, text)
-    return load_wrapped(model, config, device), words
+def _positive_integers(name: str, text: str) -> tuple[int, ...]:
+    numbers = integers(name, text) or ()
+    if not numbers or min(numbers) < 1:
+        raise InputError(f"{name} is {text!r}; expected numbers of at least 1, with commas")
+    return numbers
 
 
-def _tell(rows: list[dict[str, Any]], files: list[Path], as_json: bool) -> None:
+def _load(model: str, text: str, settings: dict[str, Any], device: str | None) -> tuple[Any, str]:
+    """The wrapped model and the text; a missing plotting library is reported before any work."""
+    config = make_config(settings)
+    pyplot()
+    document = "\n\n".join(read_texts(text))
+    return load_wrapped(model, config, device), document
+
+
+def _show(rows: list[dict[str, Any]], files: list[Path], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"rows": rows, "files": [str(file) for file in files]}, indent=1))
         return

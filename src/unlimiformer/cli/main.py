@@ -1,4 +1,4 @@
-"""Puts the commands together and turns errors into one line and exit code 2."""
+"""The command `unlimiformer`: puts the commands together and turns errors into one line and exit code 2."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from .. import __version__
 from ..errors import UnlimiformerError
-from . import ask, bench, demo, evaluate, families, figures, generate, index, plan, run, serve, train
-from . import models as catalogue
+from . import ask, bench, demo, evaluate, families, figures, generate, index, models, plan, run, serve, train
 
 app = typer.Typer(
     help="Unlimited-length input for pretrained transformers.",
@@ -17,53 +17,59 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("generate")(generate.command)
 app.command("ask")(ask.command)
+app.command("generate")(generate.command)
 app.command("index")(index.command)
 app.command("run")(run.command)
 app.command("plan")(plan.command)
+app.command("serve")(serve.command)
+app.command("demo")(demo.command)
 app.command("train")(train.command)
 app.command("evaluate")(evaluate.evaluate)
 app.command("compare")(evaluate.compare)
 app.command("tasks")(evaluate.tasks)
-app.command("serve")(serve.command)
-app.command("demo")(demo.command)
 app.command("families")(families.command)
-app.add_typer(catalogue.models, name="models")
-app.add_typer(catalogue.texts, name="texts")
+app.add_typer(models.models, name="models")
+app.add_typer(models.texts, name="texts")
 app.add_typer(figures.app, name="figures")
 app.add_typer(bench.app, name="bench")
 
 
-@app.callback()
-def _options(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.", is_eager=True)] = False,
-) -> None:
-    if version:
-        from .. import __version__
-
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(__version__)
         raise typer.Exit
 
 
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    pass
+
+
 def main() -> None:
-    """The `unlimiformer` command."""
+    """Run the command line."""
     try:
         app()
     except UnlimiformerError as error:
-        typer.echo(f"error: {' '.join(str(error).split())}", err=True)
-        sys.exit(2)
+        _fail(" ".join(str(error).split()))
     except MemoryError as error:
-        typer.echo(f"error: out of memory: {error}; lower --top-k, --batch-size or use --dtype int8", err=True)
-        sys.exit(2)
+        _fail(f"out of memory: {error}; lower --top-k, --batch-size or use --dtype int8")
     except RuntimeError as error:
         if "memory" not in str(error):
             raise
-        typer.echo(f"error: out of memory: {str(error).splitlines()[0]}; lower --top-k or --batch-size", err=True)
-        sys.exit(2)
+        _fail(f"out of memory: {str(error).splitlines()[0]}; lower --top-k or --batch-size")
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
         sys.exit(130)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
+
+
+def _fail(message: str) -> None:
+    typer.echo(f"error: {message}", err=True)
+    sys.exit(2)

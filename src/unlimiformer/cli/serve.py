@@ -1,92 +1,122 @@
-"""`unlimiformer serve`: a page and an API on this machine."""
+"""`unlimiformer serve`: the page and the HTTP API, by default for this machine only."""
 
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from ..errors import UnlimiformerError
+from ..errors import InputError, StorageError
+from ..utils.optional import require
 from .console import messages, quiet_libraries
-from .options import DEFAULT_MODEL, Device, Dtype, Focus, Model, Overlap, TopK, Window, fetch, load_wrapped, settings
+from .loading import load_wrapped, make_config
+from .options import DEFAULT_MODEL, Device, Model, config_options, require_at_least
 
 
+@config_options(
+    "top_k", "focus", "window", "overlap", "selection", "dtype", "compute_dtype", "store", "recall", "batch_size"
+)
 def command(
+    settings: dict[str, Any],
     model: Model = DEFAULT_MODEL,
-    folder: Annotated[Path | None, typer.Option(help="Where documents are kept; default: the user's cache.")] = None,
-    host: Annotated[str, typer.Option(help="Anything but this machine itself needs a token.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="0 takes a free one.")] = 8000,
+    folder: Annotated[Path | None, typer.Option(help="Folder for the documents; default: in the user's cache.")] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; one that others can reach needs a token.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(help="Port to listen on; 0: any free port.")] = 8000,
     token: Annotated[
-        str | None, typer.Option(envvar="UNLIMIFORMER_TOKEN", help="That every request must bring, as a bearer.")
+        str | None, typer.Option(envvar="UNLIMIFORMER_TOKEN", help="Bearer token that API requests must carry.")
     ] = None,
-    max_document_bytes: Annotated[int, typer.Option(help="Of one text.")] = 20_000_000,
-    max_documents: Annotated[int, typer.Option(help="That are kept.")] = 100,
-    max_question: Annotated[int, typer.Option(help="Characters.")] = 2_000,
-    max_waiting: Annotated[int, typer.Option(help="Questions at once.")] = 32,
-    max_seconds: Annotated[float, typer.Option(help="Of one answer.")] = 120.0,
-    max_new_tokens: Annotated[int, typer.Option(help="Of one answer.")] = 256,
-    beams: Annotated[int, typer.Option(help="With which short answers of an encoder–decoder are mended; 1: none.")] = 4,
-    top_k: TopK = None,
-    focus: Focus = None,
-    window: Window = None,
-    overlap: Overlap = None,
-    dtype: Dtype = None,
+    max_document_bytes: Annotated[int, typer.Option(help="Largest size of one document.")] = 20_000_000,
+    max_documents: Annotated[int, typer.Option(help="Largest number of stored documents.")] = 100,
+    max_question: Annotated[int, typer.Option(help="Largest number of characters in a question.")] = 2_000,
+    max_waiting: Annotated[int, typer.Option(help="Largest number of questions at the same time.")] = 32,
+    max_seconds: Annotated[float, typer.Option(help="Longest time for one answer.")] = 120.0,
+    max_new_tokens: Annotated[int, typer.Option(help="Largest number of tokens in one answer.")] = 256,
+    num_beams: Annotated[
+        int,
+        typer.Option(help="Generate short answers of an encoder–decoder again with this many beams; 1: do not."),
+    ] = 4,
     device: Device = None,
 ) -> None:
-    """Drop a book on a page, ask, and see where each word of the answer came from. Documents are kept."""
-    local = _is_loopback(host)
-    if not local and not token:
-        raise UnlimiformerError(
+    """Serve a page and an API: add documents, ask questions, and see which passages each answer came from."""
+    is_local = _is_loopback(host)
+    if not is_local and not token:
+        raise InputError(
             f"--host is {host!r}, which other machines can reach; give a token: --token, or UNLIMIFORMER_TOKEN"
         )
-    if beams < 1:
-        raise UnlimiformerError(f"--beams is {beams}; expected at least 1")
-    config = settings(top_k=top_k, focus=focus, window=window, overlap=overlap, dtype=dtype)
+    require_at_least(1, num_beams=num_beams)
+    config = make_config(settings)
     quiet_libraries()
-    try:
-        import uvicorn
-        from filelock import FileLock, Timeout
-
-        from ..server import BackgroundWorker, DocumentStore, Limits, create_app
-    except ImportError as error:
-        raise UnlimiformerError(f"the server needs more packages ({error.name}); install unlimiformer[serve]") from None
+    for module in ("fastapi", "uvicorn", "python_multipart"):
+        require(module, "serve", "the server")
     from ..qa import QuestionFormat
+    from ..server import BackgroundWorker, DocumentStore, Limits, create_app
     from ..utils.files import cache_folder
 
-    limits = Limits(max_document_bytes, max_documents, max_question, max_waiting, max_seconds, max_new_tokens)
-    fetch(model)
+    limits = Limits(
+        document_bytes=max_document_bytes,
+        documents=max_documents,
+        question=max_question,
+        waiting=max_waiting,
+        seconds=max_seconds,
+        new_tokens=max_new_tokens,
+    )
     wrapped = load_wrapped(model, config, device)
     folder = folder or cache_folder() / "library"
+    with _lock(folder):
+        documents = DocumentStore(folder)
+        worker = BackgroundWorker(wrapped, QuestionFormat.for_model(model), documents, limits, beams=num_beams)
+        try:
+            app = create_app(worker, model, token, host if is_local else None)
+            _run(app, host, port, f"({len(documents.all())} documents; stop with Ctrl-C)")
+        finally:
+            worker.close()
+
+
+@contextmanager
+def _lock(folder: Path) -> Iterator[None]:
+    """Create the folder and make sure that no other server uses it."""
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(folder / ".lock")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / ".lock")
         lock.acquire(timeout=0)
+    except Timeout:  # before OSError, of which it is a subclass
+        raise StorageError(
+            f"another server is using {folder} for its documents; choose another folder: --folder"
+        ) from None
     except OSError as error:
-        raise UnlimiformerError(f"cannot write to {folder}: {error.strerror}; give another: --folder") from None
-    except Timeout:
-        raise UnlimiformerError(f"another server keeps its documents in {folder}; give another: --folder") from None
-    library = DocumentStore(folder)
-    worker = BackgroundWorker(wrapped, QuestionFormat.for_model(model), library, limits, beams)
-    app = create_app(worker, model, token, host if local else None)
-    told = uvicorn.Config(app, host=host, port=port, log_level="critical", timeout_graceful_shutdown=2)
+        raise StorageError(f"cannot write to {folder}: {error.strerror}; choose another folder: --folder") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _run(app: Any, host: str, port: int, note: str) -> None:
+    """Serve until interrupted; print the address, followed by a note, once the port is open."""
+    import uvicorn
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list | None = None) -> None:
             await super().startup(sockets)
             if self.started:
-                found = self.servers[0].sockets[0].getsockname()[1]
-                shown = f"[{host}]" if ":" in host else host
-                messages.print(f"http://{shown}:{found}  ({len(library.documents())} documents; Ctrl-C ends)")
+                open_port = self.servers[0].sockets[0].getsockname()[1]  # --port 0 leaves the choice to the system
+                messages.print(f"http://{f'[{host}]' if ':' in host else host}:{open_port}  {note}")
 
+    config = uvicorn.Config(app, host=host, port=port, log_level="critical", timeout_graceful_shutdown=2)
     try:
-        Server(told).run()
+        Server(config).run()
     except SystemExit:
-        raise UnlimiformerError(f"cannot listen on {host}, port {port}; is it in use? Give another: --port") from None
-    finally:
-        worker.close()
-        lock.release()
+        raise InputError(
+            f"cannot listen on {host}, port {port}; it may be in use: choose another port: --port"
+        ) from None
 
 
 def _is_loopback(host: str) -> bool:

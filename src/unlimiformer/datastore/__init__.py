@@ -1,4 +1,4 @@
-"""Stores of encoder states: the only place that knows top-k, padding and misses."""
+"""Stores of encoder states: the only place that knows top-k search, padding and invalid hits."""
 
 from .base import Hits, Scorer, Store
 from .exact import DTYPES, ExactStore, encode_rows

@@ -1,4 +1,4 @@
-"""What a store of states is: the protocol and its answer. The only place that says what a miss looks like."""
+"""The protocol of a store of states, and the result of a search. The only place that defines an invalid hit."""
 
 from __future__ import annotations
 
@@ -14,9 +14,15 @@ Scorer = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Hits:
-    """The best stored tokens of N queries, in no order: `index`, `score` and `valid`, (N, K) each.
+    """The best stored tokens of N queries, in no particular order.
 
-    A slot that nothing fills has valid False, score -inf and index 0: it is never to be read as token 0.
+    A slot that no token fills has valid False, score -inf and index 0; it must not be taken for token 0.
+
+    Parameters
+    ----------
+    index : stored tokens (N, K), int64.
+    score : their scores (N, K), float32.
+    valid : whether the slot is filled (N, K), bool.
     """
 
     index: Tensor
@@ -32,16 +38,16 @@ class Store(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the stored states take."""
+        """Size of the stored states in bytes."""
 
     def search(self, queries: Tensor, k: int) -> Hits:
-        """The k stored states with the largest inner products with each of `queries` (N, D)."""
+        """Find the k states with the largest inner products with each of `queries` (N, D)."""
 
     def search_by(self, scorer: Scorer, queries: int, k: int) -> Hits:
-        """The k stored states that `scorer` ranks highest: for scores that no single vector can express."""
+        """Find the k states that `scorer` scores highest, for scores that are not inner products with the states."""
 
     def mix(self, index: Tensor, weights: Tensor) -> Tensor:
-        """Sums of states: `index` and `weights` (N, K) to (N, D) in float32."""
+        """Compute weighted sums of states: `index` and `weights` (N, K) to (N, D) in float32."""
 
     def blocks(self, queries: int = 1) -> Iterator[Tensor]:
-        """All states in order, in pieces (n, D) of float32, small enough for `queries` scores of each."""
+        """Yield all states in order, in float32 blocks (n, D) small enough for scores (queries, n)."""

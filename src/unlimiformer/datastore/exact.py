@@ -13,10 +13,11 @@ from .kernels import native
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
 _BLOCK_SCORES = 1 << 23  # numbers in one block of scores: 32 MB of float32
+_MIN_BLOCK_ROWS = 64
 
 
 def encode_rows(states: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
-    """States (n, D) as a store keeps them; int8 has a scale a row."""
+    """Convert states (n, D) to the dtype of a store; int8 also has scales (n,)."""
     if dtype is not torch.int8:
         return states.to(dtype), None
     states = states.float()
@@ -25,7 +26,13 @@ def encode_rows(states: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | No
 
 
 class ExactStore:
-    """States (rows, width) in one array, filled piece by piece."""
+    """States (rows, width) in one array, filled piece by piece.
+
+    Parameters
+    ----------
+    states : (S, D)
+    scales : (S,), factors of int8 states; None for other dtypes.
+    """
 
     def __init__(self, states: Tensor, scales: Tensor | None = None) -> None:
         self.states, self.scales = states, scales
@@ -33,14 +40,14 @@ class ExactStore:
 
     @classmethod
     def empty(cls, rows: int, width: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> ExactStore:
-        """A store with room for `rows` states, to be filled by `put`."""
+        """Allocate a store for `rows` states, to be filled by `put`."""
         scales = torch.zeros(rows, device=device) if dtype is torch.int8 else None
         states = torch.empty((rows, width), dtype=dtype, device=device)
         native.prefer_large_pages(states)
         return cls(states.zero_(), scales)
 
     def put(self, start: int, states: Tensor) -> None:
-        """Writes states (n, D) to rows start … start + n."""
+        """Write states (n, D) to the rows start … start + n."""
         rows = slice(start, start + states.shape[0])
         self.states[rows], scales = encode_rows(states.to(self.states.device), self.states.dtype)
         if self.scales is not None and scales is not None:
@@ -48,19 +55,19 @@ class ExactStore:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that states and scales take."""
-        return sum(part.nbytes for part in (self.states, self.scales) if part is not None)
+        """Size of states and scales in bytes."""
+        return sum(array.nbytes for array in (self.states, self.scales) if array is not None)
 
     def describe(self) -> str:
-        """How it searches, in words."""
+        """Describe in one line how the store searches."""
         return f"exact, {str(self.states.dtype).removeprefix('torch.')}"
 
     def state_dict(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """What is kept on disk beside the states: how they are searched, in words and arrays."""
+        """Return what is stored on disk besides the states: a JSON description of the search, and its arrays."""
         return {"store": "exact"}, {}
 
     def search(self, queries: Tensor, k: int) -> Hits:
-        """The k states with the largest inner products with each of `queries` (N, D); K is at most the rows."""
+        """Find the k states with the largest inner products with each of `queries` (N, D); K is at most `rows`."""
         k = min(k, self.rows)
         if not native.serves(self.states):
             return self.search_by(lambda block: queries.float() @ block.T, queries.shape[0], k)
@@ -68,7 +75,7 @@ class ExactStore:
         return Hits(index, score, score > float("-inf"))
 
     def search_by(self, scorer: Scorer, queries: int, k: int) -> Hits:
-        """The k states that `scorer` ranks highest for each query, block by block: no array of all scores exists."""
+        """Find the k states that `scorer` scores highest for each query, with the scores of one block at a time."""
         k = min(k, self.rows)
         best_score = best_index = None
         start = 0
@@ -77,31 +84,31 @@ class ExactStore:
             index = torch.arange(start, start + block.shape[0], device=scores.device).expand_as(scores)
             if best_score is not None and best_index is not None:
                 scores, index = torch.cat((best_score, scores), dim=1), torch.cat((best_index, index), dim=1)
-            best_score, at = scores.topk(min(k, scores.shape[1]), dim=1, sorted=False)
-            best_index = index.gather(1, at)
+            best_score, selected = scores.topk(min(k, scores.shape[1]), dim=1, sorted=False)
+            best_index = index.gather(1, selected)
             start += block.shape[0]
         assert best_score is not None and best_index is not None
         return Hits(best_index, best_score, best_score > float("-inf"))
 
     def mix(self, index: Tensor, weights: Tensor) -> Tensor:
-        """Sums of states: `index` and `weights` (N, K) to (N, D) in float32."""
+        """Compute weighted sums of states: `index` and `weights` (N, K) to (N, D) in float32."""
         if native.serves(self.states):
             return native.mix(self.states, self.scales, index, weights)
-        at_once = max(1, _BLOCK_SCORES // (index.shape[1] * self.width))
-        parts = zip(index.split(at_once), weights.float().split(at_once), strict=True)
+        queries_at_once = max(1, _BLOCK_SCORES // (index.shape[1] * self.width))
+        parts = zip(index.split(queries_at_once), weights.float().split(queries_at_once), strict=True)
         return torch.cat([torch.einsum("nk,nkd->nd", w, self.rows_at(i)) for i, w in parts])
 
     def blocks(self, queries: int = 1) -> Iterator[Tensor]:
-        """All states in order, in pieces of float32, small enough for `queries` scores of each."""
-        size = max(64, _BLOCK_SCORES // max(self.width, queries))
+        """Yield all states in order, in float32 blocks (n, D) small enough for scores (queries, n)."""
+        size = max(_MIN_BLOCK_ROWS, _BLOCK_SCORES // max(self.width, queries))
         for start in range(0, self.rows, size):
             yield self.rows_at(slice(start, start + size))
 
-    def whole(self) -> Tensor:
-        """All states (S, D): in the graph where they are trained, else in float32."""
+    def all_states(self) -> Tensor:
+        """Return all states (S, D): those in the autograd graph if they are trained, else a float32 copy."""
         return self.states if self.states.requires_grad else torch.cat(list(self.blocks()))
 
     def rows_at(self, at: slice | Tensor) -> Tensor:
-        """Some states, in float32."""
+        """Return the states at a slice or at indices, in float32."""
         states = self.states[at].float()
         return states if self.scales is None else states * self.scales[at][..., None]

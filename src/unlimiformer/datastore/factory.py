@@ -1,4 +1,4 @@
-"""Puts a way of searching beside an exact store, by its name; and takes one up again from disk."""
+"""Build a store by its name on top of an exact one, and restore a stored one."""
 
 from __future__ import annotations
 
@@ -10,10 +10,22 @@ from torch import Tensor
 
 from .exact import ExactStore
 
+IVF_NAMES = ("ivf", "cells")
+"""Names of the IVF store. "cells" is the old one: a stored memory keeps it in its memory.json and, shortened to
+`cell_`, in the names of its arrays, so that memories of all versions stay readable."""
+
 
 def build(name: str, store: ExactStore, queries: Tensor, k: int, recall: float) -> ExactStore:
-    """The store named, with that mass recall on real queries (M, D); the exact one where it cannot be had."""
-    if name == "cells":
+    """Build the store called `name` over the states of `store`; return `store` itself if it cannot gain anything.
+
+    Parameters
+    ----------
+    name : "exact", "ivf" or "faiss".
+    queries : real queries of the model (N, D).
+    k : rows that each query retrieves.
+    recall : share of the exact top k's attention mass that the new store must retrieve.
+    """
+    if name in IVF_NAMES:
         from .ivf import build_ivf
 
         return build_ivf(store, queries, k, recall)
@@ -24,15 +36,24 @@ def build(name: str, store: ExactStore, queries: Tensor, k: int, recall: float) 
     return store
 
 
-def restore(told: dict[str, Any], arrays: dict[str, Tensor], path: Callable[[str], Path | None]) -> ExactStore:
-    """The store that a folder holds; `path` tells where it keeps an array."""
+def restore(
+    description: dict[str, Any], arrays: dict[str, Tensor], array_path: Callable[[str], Path | None]
+) -> ExactStore:
+    """Restore a store from disk.
+
+    Parameters
+    ----------
+    description : the first part of the store's `state_dict`.
+    arrays : all arrays of the memory by name, with "states" and, for int8, "scales".
+    array_path : returns the path of an array's file.
+    """
     states, scales = arrays["states"], arrays.get("scales")
-    if told["store"] == "cells":
+    if description["store"] in IVF_NAMES:
         from .ivf import IVFStore
 
-        return IVFStore.from_state(states, scales, told, arrays)
-    if told["store"] == "faiss":
+        return IVFStore.from_state(ExactStore(states, scales), description, arrays)
+    if description["store"] == "faiss":
         from .faiss import FaissStore
 
-        return FaissStore.from_state(states, scales, told, str(path("faiss_index")))
+        return FaissStore.from_state(ExactStore(states, scales), description, str(array_path("faiss_index")))
     return ExactStore(states, scales)

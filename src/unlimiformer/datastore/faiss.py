@@ -1,7 +1,7 @@
-"""The faiss store: inverted lists by inner product, with as many probes as the recall that was asked for needs.
+"""The faiss store: inverted lists searched by inner product, with as many probes as the requested recall needs.
 
-Hits are scored again by the states themselves. Needs `faiss-cpu`. On real queries the cell store is faster at the same
-recall; this one is for comparison, and for those who want a known index.
+Its hits are scored again by the states themselves. Needs the package `faiss`. On real queries the IVF store is faster
+at the same recall; this one is for comparison, and for users who want a well-known index.
 """
 
 from __future__ import annotations
@@ -13,90 +13,94 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import UnlimiformerError
+from ..utils.optional import require
 from .base import Hits
 from .exact import ExactStore
-from .recall import RecallStats, exact_hits, held_out, measure
+from .recall import RecallStats, exact_hits, measure, split_queries
 
-_PROBED = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7)
-_CANDIDATES = 1.5  # rows scored again, for each one wanted
+_PROBED_SHARES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7)
+_CANDIDATES = 1.5  # rows that are scored again, per requested hit
+_TRAINING_ROWS = 64  # per list
+_MIN_ROWS_PER_LIST = 39  # with fewer, faiss warns
 
 
 class FaissStore(ExactStore):
-    """An exact store with a faiss index of its centred states beside it."""
+    """An exact store with a faiss index of its centred states.
 
-    def __init__(self, states: Tensor, scales: Tensor | None, index: Any, probes: int, measured: RecallStats) -> None:
-        super().__init__(states, scales)
+    Parameters
+    ----------
+    store : the states.
+    index : the faiss index.
+    probes : lists that each query searches.
+    measured : recall with this many probes.
+    path : the file that the index is mapped from, if any.
+    """
+
+    def __init__(
+        self, store: ExactStore, index: Any, probes: int, measured: RecallStats, path: str | None = None
+    ) -> None:
+        super().__init__(store.states, store.scales)
         self.index, self.probes, self.measured = index, probes, measured
-        self._path: str | None = None  # where the index was read from, which it goes on reading
+        self._path = path
 
     @property
     def nbytes(self) -> int:
-        """Bytes of states, scales and codes."""
+        """Size of states, scales, codes and row ids in bytes."""
         return super().nbytes + self.rows * (self.index.code_size + 8)
 
     def describe(self) -> str:
-        """How it searches, in words."""
-        probed = f"{self.probes} of {self.index.nlist} lists probed"
-        return f"faiss beside {super().describe()}: {probed}, {self.measured}"
+        """Describe in one line how the store searches."""
+        return f"faiss over {super().describe()}: probes {self.probes} of {self.index.nlist} lists, {self.measured}"
 
     def search(self, queries: Tensor, k: int) -> Hits:
-        """The k states with the largest inner products with each of `queries` (N, D), nearly."""
-        wanted = min(self.rows, int(k * _CANDIDATES))
+        """Find approximately the k states with the largest inner products with each of `queries` (N, D)."""
+        candidates = min(self.rows, int(k * _CANDIDATES))
         self.index.nprobe = self.probes
-        _, found = self.index.search(queries.float().cpu().contiguous().numpy(), wanted)
-        index = torch.from_numpy(found).to(self.states.device)
+        _, rows = self.index.search(queries.float().cpu().contiguous().numpy(), candidates)
+        index = torch.from_numpy(rows).to(self.states.device)  # -1 where the probed lists have too few rows
         scores = torch.stack([self.rows_at(i.clamp_min(0)) @ q for i, q in zip(index, queries.float(), strict=True)])
         scores = scores.masked_fill(index < 0, float("-inf"))
-        score, at = scores.topk(min(k, wanted), dim=1, sorted=False)
-        return Hits(index.gather(1, at).clamp_min(0), score, score > float("-inf"))
+        score, selected = scores.topk(min(k, candidates), dim=1, sorted=False)
+        return Hits(index.gather(1, selected).clamp_min(0), score, score > float("-inf"))
 
     def state_dict(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """What is kept on disk beside the states."""
-        faiss = _library()
+        """Return what is stored on disk besides the states."""
         if self._path is not None:
             packed = torch.from_file(self._path, size=os.path.getsize(self._path), dtype=torch.uint8)
         else:
-            packed = torch.from_numpy(faiss.serialize_index(self.index))
-        return {"store": "faiss", "probes": self.probes, "measured": self.measured.state_dict()}, {
-            "faiss_index": packed
-        }
+            packed = torch.from_numpy(_import_faiss().serialize_index(self.index))
+        description = {"store": "faiss", "probes": self.probes, "measured": self.measured.state_dict()}
+        return description, {"faiss_index": packed}
 
     @classmethod
-    def from_state(cls, states: Tensor, scales: Tensor | None, told: dict[str, Any], path: str) -> FaissStore:
-        """From what is kept on disk; the lists stay there, mapped."""
-        faiss = _library()
+    def from_state(cls, store: ExactStore, description: dict[str, Any], path: str) -> FaissStore:
+        """Restore from disk; the index stays in its file, mapped."""
+        faiss = _import_faiss()
         index = faiss.read_index(path, faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY)
-        made = cls(states, scales, index, told["probes"], RecallStats(**told["measured"]))
-        made._path = path
-        return made
+        return cls(store, index, description["probes"], RecallStats(**description["measured"]), path)
 
 
 def build_faiss(store: ExactStore, queries: Tensor, k: int, recall: float) -> ExactStore:
-    """A faiss store of the same states with that mass recall on real queries (M, D); else the store itself."""
-    faiss = _library()
+    """Build a faiss store that has this mass recall on real queries (N, D); return `store` if that is not reached."""
+    faiss = _import_faiss()
     if store.states.device.type != "cpu":
         return store
-    lists = max(1, min(int(4 * math.sqrt(store.rows)), store.rows // 39))
+    lists = max(1, min(int(4 * math.sqrt(store.rows)), store.rows // _MIN_ROWS_PER_LIST))
     index = faiss.index_factory(store.width, f"IVF{lists},SQ8", faiss.METRIC_INNER_PRODUCT)
-    sample = store.rows_at(torch.arange(0, store.rows, max(1, store.rows // (64 * lists))))
-    mean = sample.mean(dim=0)  # what is added to all scores of a query alike changes nothing
+    sample = store.rows_at(torch.arange(0, store.rows, max(1, store.rows // (_TRAINING_ROWS * lists))))
+    mean = sample.mean(dim=0)  # subtracting it changes all scores of a query alike, so their order stays
     index.train((sample - mean).numpy())
     for block in store.blocks():
         index.add((block - mean).numpy())
-    _, asked = held_out(queries)
-    exact = exact_hits(store, asked, k)
-    for share in _PROBED:
-        made = FaissStore(store.states, store.scales, index, max(1, int(share * lists)), RecallStats(0, 0, share, k))
-        made.measured = measure(made, asked, exact, k, share)
-        if made.measured.mass_recall >= recall:
-            return made
+    _, measured_queries = split_queries(queries)
+    exact = exact_hits(store, measured_queries, k)
+    for share in _PROBED_SHARES:
+        candidate = FaissStore(store, index, max(1, int(share * lists)), RecallStats(0, 0, share, k))
+        candidate.measured = measure(candidate, measured_queries, exact, k, share)
+        if candidate.measured.mass_recall >= recall:
+            return candidate
     return store
 
 
-def _library() -> Any:
-    try:
-        import faiss
-    except ImportError:
-        raise UnlimiformerError('store is "faiss", which is not installed; run: pip install faiss-cpu') from None
-    return faiss
+def _import_faiss() -> Any:
+    return require("faiss", "faiss", 'the store "faiss"')

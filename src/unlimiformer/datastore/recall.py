@@ -1,4 +1,4 @@
-"""How much of what the exact store finds another store finds, and how long it takes: measured on real queries."""
+"""Measure on real queries how much of the exact store's result another store retrieves, and how long it takes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,23 @@ from torch import Tensor
 from .base import Hits
 from .exact import ExactStore
 
-TOGETHER = 12
-"""Queries that a layer asks at once."""
-_ASKED = 40 * TOGETHER
+BATCH = 12
+"""Queries that are searched at once, as one layer of a model does."""
+_MEASURED_QUERIES = 40 * BATCH
 
 
 @dataclass(frozen=True)
 class RecallStats:
-    """What was seen on held-out real queries, against the exact store with the same k."""
+    """Results on held-out real queries, compared with the exact store at the same k.
+
+    Parameters
+    ----------
+    recall : share of the exact hits that was retrieved.
+    mass_recall : share of the exact hits' attention mass that was retrieved.
+    looked_at : share of the rows that was scanned.
+    k : rows that each query retrieved.
+    milliseconds : median time of a batch of queries.
+    """
 
     recall: float
     mass_recall: float
@@ -28,48 +37,54 @@ class RecallStats:
     milliseconds: float = 0.0
 
     def state_dict(self) -> dict[str, float]:
-        """What is kept on disk: all but the time, which is this machine's, this time."""
+        """Return what is stored on disk: all but the time, which holds for this machine only."""
         return {name: value for name, value in vars(self).items() if name != "milliseconds"}
 
     def __str__(self) -> str:
         return (
-            f"looks at {self.looked_at:.1%} of the rows, mass recall {self.mass_recall:.4f}, recall {self.recall:.4f}, "
+            f"scans {self.looked_at:.1%} of the rows, mass recall {self.mass_recall:.4f}, recall {self.recall:.4f}, "
             f"measured with k {self.k}"
         )
 
 
-def held_out(queries: Tensor) -> tuple[Tensor, Tensor]:
-    """Queries to learn from, and some of the others to measure with."""
-    asked = queries[::4]
-    return torch.cat([queries[i::4] for i in (1, 2, 3)]).float(), asked[:: max(1, len(asked) // _ASKED)].float()
+def split_queries(queries: Tensor) -> tuple[Tensor, Tensor]:
+    """Split queries into those to build a store with and a sample of the others to measure it with."""
+    measured = queries[::4]
+    training = torch.cat([queries[i::4] for i in (1, 2, 3)]).float()
+    return training, measured[:: max(1, len(measured) // _MEASURED_QUERIES)].float()
 
 
 def exact_hits(store: ExactStore, queries: Tensor, k: int) -> list[Hits]:
-    """What an exact scan finds, a dozen queries at a time."""
-    return [ExactStore.search(store, part, k) for part in queries.split(TOGETHER)]
+    """Search all rows exactly, one result per batch of queries."""
+    return [ExactStore.search(store, batch, k) for batch in queries.split(BATCH)]
 
 
 def measure(store: ExactStore, queries: Tensor, exact: list[Hits], k: int, looked_at: float) -> RecallStats:
-    """What a store finds of the exact hits, and the median time for a dozen queries."""
-    mass, share, times = [], [], []
-    for part, expected in zip(queries.split(TOGETHER), exact, strict=True):
+    """Compare a store's hits with the `exact` ones of the same queries, and time its search.
+
+    Parameters
+    ----------
+    looked_at : the share of the rows that the store scans; copied to the result.
+    """
+    masses, overlaps, seconds = [], [], []
+    for batch, expected in zip(queries.split(BATCH), exact, strict=True):
         started = time.perf_counter()
-        found = store.search(part, k)
-        times.append(time.perf_counter() - started)
-        mass.append(mass_recall(found, expected))
-        share.append(overlap(found, expected, store.rows))
-    recall, total = (float(torch.cat(values).mean()) for values in (share, mass))
-    return RecallStats(recall, total, looked_at, k, 1000 * statistics.median(times))
+        hits = store.search(batch, k)
+        seconds.append(time.perf_counter() - started)
+        masses.append(mass_recall(hits, expected))
+        overlaps.append(overlap(hits, expected, store.rows))
+    recall, mass = (float(torch.cat(values).mean()) for values in (overlaps, masses))
+    return RecallStats(recall, mass, looked_at, k, 1000 * statistics.median(seconds))
 
 
-def mass_recall(found: Hits, exact: Hits) -> Tensor:
-    """Attention mass of what was found, over that of the exact k best, for each query (N,)."""
+def mass_recall(hits: Hits, exact: Hits) -> Tensor:
+    """Divide the attention mass of the hits by that of the exact k best, for each query (N,)."""
     highest = exact.score.amax(dim=1, keepdim=True)
-    return (found.score - highest).exp().sum(dim=1) / (exact.score - highest).exp().sum(dim=1)
+    return (hits.score - highest).exp().sum(dim=1) / (exact.score - highest).exp().sum(dim=1)
 
 
-def overlap(found: Hits, exact: Hits, rows: int) -> Tensor:
-    """Share of the exact k best that was found, for each query (N,)."""
-    marked = torch.zeros((exact.index.shape[0], rows), dtype=torch.bool, device=exact.index.device)
-    marked.scatter_(1, exact.index, True)
-    return (marked.gather(1, found.index) & found.valid).sum(dim=1) / exact.index.shape[1]
+def overlap(hits: Hits, exact: Hits, rows: int) -> Tensor:
+    """Compute the share of the exact k best among the hits, for each query (N,)."""
+    is_best = torch.zeros((exact.index.shape[0], rows), dtype=torch.bool, device=exact.index.device)
+    is_best.scatter_(1, exact.index, True)
+    return (is_best.gather(1, hits.index) & hits.valid).sum(dim=1) / exact.index.shape[1]

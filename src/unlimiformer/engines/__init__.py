@@ -1,7 +1,7 @@
-"""How each kind of model is given an unlimited input: one engine a kind, with the same questions to answer."""
+"""Engines give a model an unlimited input: one class for encoder–decoders, one for decoder-only models."""
 
-from .base import Engine
+from .base import Engine, Generated
 from .causal.engine import CausalEngine
 from .seq2seq.engine import Seq2SeqEngine
 
-__all__ = ["DecoderOnlyEngine", "EncoderDecoderEngine", "Engine"]
+__all__ = ["CausalEngine", "Engine", "Generated", "Seq2SeqEngine"]

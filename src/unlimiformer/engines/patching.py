@@ -1,30 +1,30 @@
-"""Replaces a method of a live object and restores it: the only file that assigns a model's methods."""
+"""Replace a method of a live object and restore it: the only file that assigns a model's methods."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import UnlimiformerError
+from ..errors import InputError
 
 
 def refuse_wrapped(module: Any, name: str) -> None:
-    """Raises if a method was replaced by `replace_method` before."""
+    """Raise if `replace_method` has replaced this method already."""
     if getattr(module.__dict__.get(name), "_unlimiformer", False):
-        raise UnlimiformerError("the model is wrapped already; call remove() on the other wrapper first")
+        raise InputError("the model is wrapped already; call remove() on the other wrapper first")
 
 
-def replace_method(module: Any, name: str, make: Callable[[Callable], Callable]) -> Callable[[], None]:
-    """Puts what `make` makes of a method in its place; returns what puts the method back."""
-    own = module.__dict__.get(name)  # accelerate and others may have put one there
+def replace_method(module: Any, name: str, wrap: Callable[[Callable], Callable]) -> Callable[[], None]:
+    """Replace a method by `wrap(method)`; returns a function that restores the original."""
+    instance_method = module.__dict__.get(name)  # accelerate and others may have put one there
 
-    def undo() -> None:
-        if own is None:
+    def restore() -> None:
+        if instance_method is None:
             module.__dict__.pop(name, None)
         else:
-            module.__dict__[name] = own
+            module.__dict__[name] = instance_method
 
-    replaced = make(getattr(module, name))
-    replaced._unlimiformer = True  # type: ignore[attr-defined]
-    setattr(module, name, replaced)
-    return undo
+    replacement = wrap(getattr(module, name))
+    replacement._unlimiformer = True  # type: ignore[attr-defined]
+    setattr(module, name, replacement)
+    return restore

@@ -1,7 +1,7 @@
-"""How sure a mean is, and a difference of two: by drawing again, many times.
+"""Confidence intervals of means, and of differences of means, by the bootstrap.
 
-What is drawn are documents, each with all its questions: answers about one text are alike, and drawn one by one they
-would make a mean look surer than it is. Where all questions are about one document, questions are drawn.
+Documents are resampled, each with all its questions: answers about one text are correlated, and resampling them one by
+one would give intervals that are too narrow. If all questions are about one document, questions are resampled.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .metrics.rouge import KINDS, geometric
+from .metrics.rouge import KINDS, geometric_mean
 
 DRAWS = 10_000
-_AT_ONCE = 500  # draws that are held
+_DRAWS_PER_BATCH = 500  # limits the memory of the drawn indices
 Columns = dict[str, np.ndarray]
-"""Scores (n,) of all items, by what they measure; NaN where an item has none."""
+"""Scores (n,) of all items by the name of the metric; NaN where an item has no score."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean, and the bounds that 95 % of the drawn means lie between."""
+    """A mean and the bounds of its 95 % confidence interval."""
 
     value: float
     low: float
@@ -30,7 +30,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Difference:
-    """A mean less another on the same items, its bounds, and how likely so large a one is by chance (two-sided)."""
+    """A difference of two means over the same items, the bounds of its 95 % interval, and its two-sided p-value."""
 
     value: float
     low: float
@@ -39,41 +39,41 @@ class Difference:
 
 
 def means(columns: Columns) -> dict[str, float]:
-    """Of what has a score; with the geometric mean of ROUGE where its parts are there."""
-    found = {name: float(np.nanmean(values)) for name, values in columns.items() if not np.isnan(values).all()}
-    return _completed(found)
+    """Return the mean of every column that has a score, and the geometric mean of ROUGE if its columns are present."""
+    present = {name: float(np.nanmean(values)) for name, values in columns.items() if not np.isnan(values).all()}
+    return _add_rouge(present)
 
 
 def intervals(
     columns: Columns, documents: Sequence[int] | None = None, draws: int = DRAWS, seed: int = 0
 ) -> dict[str, Interval]:
-    """For every mean; `documents` numbers the document of each item."""
-    drawn = _drawn(columns, documents, draws, seed)
-    return {name: Interval(mean, *_bounds(drawn[name])) for name, mean in means(columns).items()}
+    """Return the confidence interval of every mean; `documents` gives the number of each item's document."""
+    resampled = _resample_means(columns, documents, draws, seed)
+    return {name: Interval(mean, *_bounds(resampled[name])) for name, mean in means(columns).items()}
 
 
 def differences(
     one: Columns, other: Columns, documents: Sequence[int] | None = None, draws: int = DRAWS, seed: int = 0
 ) -> dict[str, Difference]:
-    """Of the means of `one` less those of `other`, whose items are the same and in the same order."""
-    first, second = means(one), means(other)
-    ours, theirs = (_drawn(columns, documents, draws, seed) for columns in (one, other))
-    found = {}
-    for name in (name for name in first if name in second):
-        drawn = ours[name] - theirs[name]
+    """Return the means of `one` minus those of `other`; both have the same items in the same order."""
+    one_means, other_means = means(one), means(other)
+    one_resampled, other_resampled = (_resample_means(columns, documents, draws, seed) for columns in (one, other))
+    results = {}
+    for name in (name for name in one_means if name in other_means):
+        drawn = one_resampled[name] - other_resampled[name]
         drawn = drawn[~np.isnan(drawn)]
-        wrong_side = min((drawn <= 0).sum(), (drawn >= 0).sum())
-        p = min(1.0, 2 * (wrong_side + 1) / (len(drawn) + 1))
-        found[name] = Difference(first[name] - second[name], *_bounds(drawn), float(p))
-    return found
+        opposite_sign = min((drawn <= 0).sum(), (drawn >= 0).sum())
+        p = min(1.0, 2 * (opposite_sign + 1) / (len(drawn) + 1))
+        results[name] = Difference(one_means[name] - other_means[name], *_bounds(drawn), float(p))
+    return results
 
 
-def _completed(found: dict) -> dict:
-    return {**found, "rouge": geometric(found)} if set(KINDS) <= set(found) else found
+def _add_rouge(by_name: dict) -> dict:
+    return {**by_name, "rouge": geometric_mean(by_name)} if set(KINDS) <= set(by_name) else by_name
 
 
-def _drawn(columns: Columns, documents: Sequence[int] | None, draws: int, seed: int) -> Columns:
-    """Means (draws,) of what was drawn; the same for one seed."""
+def _resample_means(columns: Columns, documents: Sequence[int] | None, draws: int, seed: int) -> Columns:
+    """Return the means (draws,) of resampled documents; the draws depend on the seed alone."""
     count = len(next(iter(columns.values())))
     groups = np.arange(count)
     if documents is not None and len(set(documents)) > 1:
@@ -82,15 +82,15 @@ def _drawn(columns: Columns, documents: Sequence[int] | None, draws: int, seed: 
     sums = {name: np.bincount(groups, np.nan_to_num(values), units) for name, values in columns.items()}
     counts = {name: np.bincount(groups, ~np.isnan(values), units) for name, values in columns.items()}
     rng = np.random.default_rng(seed)
-    parts: dict[str, list[np.ndarray]] = {name: [] for name in columns}
-    for start in range(0, draws, _AT_ONCE):
-        chosen = rng.integers(units, size=(min(_AT_ONCE, draws - start), units))
+    batches: dict[str, list[np.ndarray]] = {name: [] for name in columns}
+    for start in range(0, draws, _DRAWS_PER_BATCH):
+        drawn = rng.integers(units, size=(min(_DRAWS_PER_BATCH, draws - start), units))
         for name in columns:
-            with np.errstate(invalid="ignore"):
-                parts[name].append(sums[name][chosen].sum(1) / counts[name][chosen].sum(1))
-    return _completed({name: np.concatenate(each) for name, each in parts.items()})
+            with np.errstate(invalid="ignore"):  # 0 / 0 where no drawn document has a score
+                batches[name].append(sums[name][drawn].sum(1) / counts[name][drawn].sum(1))
+    return _add_rouge({name: np.concatenate(parts) for name, parts in batches.items()})
 
 
-def _bounds(drawn: np.ndarray) -> tuple[float, float]:
-    low, high = np.nanpercentile(drawn, (2.5, 97.5))
+def _bounds(resampled: np.ndarray) -> tuple[float, float]:
+    low, high = np.nanpercentile(resampled, (2.5, 97.5))
     return float(low), float(high)

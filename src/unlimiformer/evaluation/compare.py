@@ -1,4 +1,4 @@
-"""Runs side by side: one table, and which differences are more than chance."""
+"""Compare evaluation results on the items that they share, with the significance of the differences."""
 
 from __future__ import annotations
 
@@ -9,16 +9,24 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import UnlimiformerError
+from ..errors import InputError
 from .bootstrap import Columns, Difference, Interval, differences, intervals
 from .result import Result
 
-_DECIDED_BY = {"entities": ("entity_model",), "bertscore": ("bertscore_model", "bertscore_layer")}
+_SETTINGS_OF_METRIC = {"entities": ("entity_model",), "bertscore": ("bertscore_model", "bertscore_layer")}
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Means of each run over the items that all have, and what each is more than the first."""
+    """Results over their shared items.
+
+    Parameters
+    ----------
+    items : number of shared items.
+    names : a short name of each result.
+    means : mean and interval of each result, by metric.
+    differences : each result but the first, minus the first.
+    """
 
     items: int
     names: list[str]
@@ -27,52 +35,57 @@ class Comparison:
 
 
 def compare(paths: Sequence[str | Path]) -> Comparison:
-    """Reads results and compares each with the first, item by item."""
+    """Read two or more results and compare each with the first, item by item."""
     if len(paths) < 2:
-        raise UnlimiformerError(f"{len(paths)} result was given; expected two or more")
+        raise InputError(f"{len(paths)} result was given; expected two or more")
     results = [Result.read(path) for path in paths]
-    kinds = {(result.task, result.task_version) for result in results}
-    if len(kinds) > 1:
-        told = ", ".join(f"{name} (version {version})" for name, version in sorted(kinds))
-        raise UnlimiformerError(f"the results are of different tasks: {told}; expected one")
-    common = [key for key in results[0].keys if all(key in result.keys for result in results)]
-    if not common:
-        raise UnlimiformerError("the results have no item in common; expected runs over the same data")
-    columns = [_columns(result, common) for result in results]
-    shared = [name for name in columns[0] if all(name in each for each in columns)]
-    if not shared:
-        raise UnlimiformerError("the results have no metric in common; evaluate again with the same --metrics")
-    for metric, names in _DECIDED_BY.items():
-        used = {tuple(result.settings[name] for name in names) for result in results}
-        if metric in shared and len(used) > 1:
-            values = ", ".join(str(value) for value in sorted(used, key=str))
-            raise UnlimiformerError(
-                f"the results measure {metric} with different {' and '.join(names)}: {values}; evaluate again with one "
-                "(answers are kept)"
-            )
-    columns = [{name: each[name] for name in shared} for each in columns]
-    places = {key: place for place, key in enumerate(results[0].keys)}
-    documents = [results[0].documents[places[key]] for key in common]
+    versions = {(result.task, result.task_version) for result in results}
+    if len(versions) > 1:
+        listed = ", ".join(f"{name} (version {version})" for name, version in sorted(versions))
+        raise InputError(f"the results are of different tasks: {listed}; expected one")
+    keys = [key for key in results[0].keys if all(key in result.keys for result in results)]
+    if not keys:
+        raise InputError("the results have no item in common; expected runs over the same data")
+    all_columns = [_select_columns(result, keys) for result in results]
+    metrics = [name for name in all_columns[0] if all(name in columns for columns in all_columns)]
+    if not metrics:
+        raise InputError("the results have no metric in common; evaluate again with the same --metrics")
+    _check_same_settings(results, metrics)
+    shared = [{name: columns[name] for name in metrics} for columns in all_columns]
+    document_of = dict(zip(results[0].keys, results[0].documents, strict=True))
+    documents = [document_of[key] for key in keys]
     return Comparison(
-        len(common),
-        _names(paths),
-        [intervals(each, documents) for each in columns],
-        [differences(each, columns[0], documents) for each in columns[1:]],
+        len(keys),
+        _short_names(paths),
+        [intervals(columns, documents) for columns in shared],
+        [differences(columns, shared[0], documents) for columns in shared[1:]],
     )
 
 
-def _columns(result: Result, keys: Sequence[str]) -> Columns:
-    places = {key: place for place, key in enumerate(result.keys)}
-    order = [places[key] for key in keys]
-    return {name: np.array(scores)[order] for name, scores in result.scores.items()}
+def _check_same_settings(results: Sequence[Result], metrics: Sequence[str]) -> None:
+    """Raise if a metric was computed with different models."""
+    for metric, names in _SETTINGS_OF_METRIC.items():
+        values = {tuple(result.settings[name] for name in names) for result in results}
+        if metric in metrics and len(values) > 1:
+            listed = ", ".join(str(value) for value in sorted(values, key=str))
+            raise InputError(
+                f"the results measure {metric} with different {' and '.join(names)}: {listed}; evaluate again with one "
+                "of them (answers are kept)"
+            )
 
 
-def _names(paths: Sequence[str | Path]) -> list[str]:
-    """Each path's own part: without what all have before it, or the file's name if that is the same for all."""
-    whole = [Path(path).absolute() for path in paths]
-    if len({path.name for path in whole}) == 1:
-        whole = [path.parent for path in whole]
-    if len(set(whole)) < len(whole):
+def _select_columns(result: Result, keys: Sequence[str]) -> Columns:
+    row_of = {key: row for row, key in enumerate(result.keys)}
+    rows = [row_of[key] for key in keys]
+    return {name: np.array(scores)[rows] for name, scores in result.scores.items()}
+
+
+def _short_names(paths: Sequence[str | Path]) -> list[str]:
+    """Name each path without the parent folder that all share, and without the file name if all have the same."""
+    absolute = [Path(path).absolute() for path in paths]
+    if len({path.name for path in absolute}) == 1:
+        absolute = [path.parent for path in absolute]
+    if len(set(absolute)) < len(absolute):
         return [str(path) for path in paths]
-    common = Path(os.path.commonpath([path.parent for path in whole]))
-    return [str(path.relative_to(common)) for path in whole]
+    common = Path(os.path.commonpath([path.parent for path in absolute]))
+    return [str(path.relative_to(common)) for path in absolute]

@@ -1,4 +1,7 @@
-"""One evaluation: answers are written as they come, and a run that was stopped goes on with the same numbers."""
+"""Evaluate a model on a task: answer all items, store each answer as soon as it is generated, and score.
+
+A run that was stopped continues in the same batches with the same random seeds, and ends with the same numbers.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import platform
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -17,27 +20,32 @@ import numpy as np
 import torch
 
 from ..config import UnlimiformerConfig
-from ..errors import UnlimiformerError
+from ..errors import InputError
 from ..hub.loading import load_on
 from ..memory.encode import Progress
 from ..memory.fingerprint import model_digest
 from ..qa import QuestionFormat
-from ..tasks import Example, Task, task
+from ..tasks import Example, Task
+from ..tasks import task as get_task
 from ..text.tokenization import truncate_text
-from ..utils.files import atomic_write
-from ..utils.jsonl import append_row, read_rows, settings_diff
+from ..utils.files import atomic_write, friendly_os_errors
+from ..utils.resumable_run import ResumableRun
 from ..utils.system import peak_memory
 from .bootstrap import Columns, intervals, means
-from .methods import Answering, Item
+from .methods import Answerer, Item
 from .metrics import METRICS, BertScore, EntityRecall, Metric
 from .result import FILE as RESULT
 from .result import Result
 from .settings import EvaluationSettings
 
 SETTINGS, PREDICTIONS = "settings.json", "predictions.jsonl"
+_LEFT_BY_FAILED_START = {f"{PREDICTIONS}.lock", f"{SETTINGS}.part"}
 _PACKAGES = ("unlimiformer", "torch", "transformers", "rouge-score", "bert-score", "spacy")
-_MAY_CHANGE = ("device", "strict", "metrics", "entity_model", "bertscore_model", "bertscore_layer")
-"""Settings that decide no answer: a run may go on with others."""
+_NOT_IN_IDENTITY = ("device", "strict", "metrics", "entity_model", "bertscore_model", "bertscore_layer")
+"""Settings that do not change the answers: a run may continue with other values."""
+
+Predictions = dict[tuple[str, int], dict[str, Any]]
+"""Rows of the predictions, by the item's key and the seed."""
 
 
 def evaluate(
@@ -46,212 +54,216 @@ def evaluate(
     log: Callable[[str], None] = lambda line: None,
     progress: Progress = lambda done, of: None,
 ) -> Result:
-    """Answers what is not answered yet, and measures. The same settings go on in a folder; others are refused there."""
+    """Answer the items that have no answer in the folder yet, and score all answers.
+
+    The same settings continue a run in its folder; other settings are refused there.
+    """
     folder = Path(folder)
-    chosen = task(settings.task)
-    measures = _measures(settings, chosen)
-    left_out: list[str] = []
-
-    def report(line: str) -> None:
-        left_out.append(line)
-        log(f"left out: {line}")
-
-    found = chosen.load(settings.data, settings.split, settings.examples, None if settings.strict else report)
-    items = _items(found)
-    if not items:
-        raise UnlimiformerError(f"{settings.data or settings.task} has no examples; expected at least one")
-    identity = _identity(settings, chosen, items)
-    kept = _kept(folder, identity)
-    told = _predictions(folder)
-    wanted = {(item.key, seed) for item in items for seed in settings.seeds}
-    if wanted - set(told):
-        log(f"{len(wanted & set(told)):,} of {len(wanted):,} answers are there")
-        made_by = _answer(settings, chosen, items, folder, told, progress, identity, kept)
-    else:
-        made_by = kept["made_by"]
-    result = _measure(settings, chosen, measures, items, told, left_out, made_by)
-    atomic_write(folder / RESULT, result.to_json())
+    evaluation = Evaluation.prepare(settings, log)
+    _check_folder(folder)
+    rows, identity = folder / PREDICTIONS, evaluation.identity()
+    with ResumableRun.open(rows=rows, settings=folder / SETTINGS, identity=identity) as run:
+        predictions = _load_predictions(run)
+        keys = {(item.key, seed) for item in evaluation.items for seed in settings.seeds}
+        if missing := keys - predictions.keys():
+            log(f"{len(keys) - len(missing):,} of {len(keys):,} answers exist already")
+            evaluation.answer(run, predictions, progress)
+        result = evaluation.score(predictions, run.settings["made_by"])
+        with friendly_os_errors(folder / RESULT, resumable=True):
+            atomic_write(folder / RESULT, result.to_json())
     return result
 
 
-def _measures(settings: EvaluationSettings, chosen: Task) -> list[Metric]:
-    """Made before any work: what is missing is said at once."""
-    special: dict[str, Callable[[], Metric]] = {
+@dataclass(frozen=True)
+class Evaluation:
+    """One evaluation: what is asked and how it is scored.
+
+    Parameters
+    ----------
+    items : longest document first, so that one that does not fit in memory is noticed at once.
+    left_out : malformed lines of the data, described.
+    """
+
+    settings: EvaluationSettings
+    task: Task
+    metrics: list[Metric]
+    items: list[Item]
+    left_out: list[str]
+
+    @classmethod
+    def prepare(cls, settings: EvaluationSettings, log: Callable[[str], None]) -> Evaluation:
+        """Load the task, its metrics and its data; what is missing is reported before any work."""
+        task = get_task(settings.task)
+        metrics = _create_metrics(settings, task)
+        left_out: list[str] = []
+
+        def report(line: str) -> None:
+            left_out.append(line)
+            log(f"left out: {line}")
+
+        examples = task.load(settings.data, settings.split, settings.examples, None if settings.strict else report)
+        if not examples:
+            raise InputError(f"{settings.data or settings.task} has no examples; expected at least one")
+        return cls(settings, task, metrics, _group_examples(examples), left_out)
+
+    def identity(self) -> dict[str, Any]:
+        """Return the settings that determine the answers, by name."""
+        fields = {name: value for name, value in asdict(self.settings).items() if name not in _NOT_IN_IDENTITY}
+        return fields | {
+            "new_tokens": self.settings.new_tokens or self.task.new_tokens,
+            "task_version": self.task.version,
+            "items": hashlib.sha256("".join(item.key for item in self.items).encode()).hexdigest()[:16],
+        }
+
+    def answer(self, run: ResumableRun, predictions: Predictions, progress: Progress) -> None:
+        """Answer what is missing in `predictions`, and append it there and to the run.
+
+        The batches are those of a run that was never stopped: one with a missing answer is answered as a whole.
+        """
+        answering = self._load_model(run)
+        versions = {"python": platform.python_version(), **dict(_installed_versions())}
+        run.note("made_by", {"versions": versions, "peak_bytes": peak_memory()})
+        size = self.settings.batch_size if answering.batched else 1
+        batches = [(seed, batch) for seed in self.settings.seeds for batch in _split(self.items, size)]
+        done, total = 0, len(self.items) * len(self.settings.seeds)
+        progress(done, total)
+        with answering.wrapped:
+            for number, (seed, batch) in enumerate(batches):
+                if any((item.key, seed) not in predictions for item in batch):
+                    torch.manual_seed(1_000_003 * seed + number)
+                    for row in self._answer_batch(answering, batch, seed):
+                        if (row["key"], seed) not in predictions:
+                            run.append(row)
+                            predictions[row["key"], seed] = row
+                done += len(batch)
+                progress(done, total)
+        run.note("made_by", {"versions": versions, "peak_bytes": peak_memory()})
+
+    def score(self, predictions: Predictions, made_by: dict[str, Any]) -> Result:
+        """Compute all metrics; `made_by` has the versions and the peak memory of the process that answered."""
+        settings = self.settings
+        columns_by_seed = {seed: self._score_seed(predictions, seed) for seed in settings.seeds}
+        columns = {
+            name: np.mean([columns[name] for columns in columns_by_seed.values()], axis=0)
+            for name in columns_by_seed[settings.seeds[0]]
+        }
+        numbers = {text: number for number, text in enumerate(dict.fromkeys(item.document for item in self.items))}
+        documents = [numbers[item.document] for item in self.items]
+        return Result(
+            task=self.task.name,
+            task_version=self.task.version,
+            metrics=intervals(columns, documents),
+            scores={name: [float(score) for score in scores] for name, scores in columns.items()},
+            keys=[item.key for item in self.items],
+            documents=documents,
+            settings=json.loads(json.dumps(asdict(settings))),
+            by_seed={str(seed): means(columns) for seed, columns in columns_by_seed.items()},
+            left_out=self.left_out,
+            seconds=sum(predictions[item.key, seed]["seconds"] for item in self.items for seed in settings.seeds),
+            peak_bytes=made_by["peak_bytes"],
+            versions=made_by["versions"],
+        )
+
+    def _load_model(self, run: ResumableRun) -> Answerer:
+        settings = self.settings
+        model, tokenizer = load_on(settings.model, settings.device)
+        run.pin_model(model_digest(model.config, model))
+        return Answerer(
+            model,
+            tokenizer,
+            UnlimiformerConfig(**settings.config),
+            _question_format(settings, model),
+            settings.generation(self.task.new_tokens),
+            settings.method,
+            settings.layer,
+        )
+
+    def _answer_batch(self, answering: Answerer, batch: Sequence[Item], seed: int) -> list[dict[str, Any]]:
+        started = time.perf_counter()
+        tokenizer, limit = answering.wrapped.tokenizer, self.settings.input_limit
+        if limit is not None:
+            batch = [replace(item, document=truncate_text(item.document, tokenizer, limit)) for item in batch]
+        answers = answering.answers(batch)
+        seconds = (time.perf_counter() - started) / len(batch)
+        return [
+            {
+                "key": item.key,
+                "seed": seed,
+                "question": item.question,
+                "answer": answer,
+                "references": item.references,
+                "seconds": seconds,
+            }
+            for item, answer in zip(batch, answers, strict=True)
+        ]
+
+    def _score_seed(self, predictions: Predictions, seed: int) -> Columns:
+        """Score the answers that were drawn with one seed; every column has one score per item."""
+        answers = [predictions[item.key, seed]["answer"] for item in self.items]
+        references = [item.references for item in self.items]
+        parts = [metric.scores(answers, references) for metric in self.metrics]
+        return {name: np.array(scores) for part in parts for name, scores in part.items()}
+
+
+def _create_metrics(settings: EvaluationSettings, task: Task) -> list[Metric]:
+    configured: dict[str, Callable[[], Metric]] = {
         "entities": lambda: EntityRecall(settings.entity_model),
         "bertscore": lambda: BertScore(settings.bertscore_model, settings.bertscore_layer),
     }
-    names = settings.metrics or chosen.metrics
+    names = settings.metrics or task.metrics
     if unknown := sorted(set(names) - set(METRICS)):
-        raise UnlimiformerError(f"no metric {', '.join(unknown)}; expected some of: {', '.join(METRICS)}")
-    return [special[name]() if name in special else METRICS[name]() for name in names]
+        raise InputError(f"no metric {', '.join(unknown)}; expected some of: {', '.join(METRICS)}")
+    return [configured[name]() if name in configured else METRICS[name]() for name in names]
 
 
-def _items(found: Sequence[Example]) -> list[Item]:
-    """Longest first, so that what does not fit is known at once; examples of one id are one item."""
+def _group_examples(examples: Sequence[Example]) -> list[Item]:
+    """Build the items, longest document first. Examples with one id, document and question are one item."""
     references: dict[tuple, list[str]] = {}
-    for number, example in enumerate(found):
-        same = number if example.id is None else example.id
-        references.setdefault((same, example.document, example.question), []).append(example.answer)
-    items, met = [], Counter[str]()
+    for number, example in enumerate(examples):
+        group = number if example.id is None else example.id
+        references.setdefault((group, example.document, example.question), []).append(example.answer)
+    items, repeats = [], Counter[str]()
     for (_, document, question), answers in references.items():
         digest = hashlib.sha256(json.dumps([document, question]).encode()).hexdigest()[:16]
-        met[digest] += 1
-        key = digest if met[digest] == 1 else f"{digest}-{met[digest]}"
+        repeats[digest] += 1
+        key = digest if repeats[digest] == 1 else f"{digest}-{repeats[digest]}"
         items.append(Item(key, document, question, tuple(answers)))
-    places = {document: place for place, document in enumerate(dict.fromkeys(item.document for item in items))}
-    return sorted(items, key=lambda item: (-len(item.document), places[item.document]))
+    order = {document: place for place, document in enumerate(dict.fromkeys(item.document for item in items))}
+    return sorted(items, key=lambda item: (-len(item.document), order[item.document]))
 
 
-def _identity(settings: EvaluationSettings, chosen: Task, items: Sequence[Item]) -> dict[str, Any]:
-    """What decides the answers of a run."""
-    digest = hashlib.sha256("".join(item.key for item in items).encode()).hexdigest()[:16]
-    told = {name: value for name, value in asdict(settings).items() if name not in _MAY_CHANGE}
-    told |= {"new_tokens": settings.new_tokens or chosen.new_tokens, "task_version": chosen.version, "items": digest}
-    return json.loads(json.dumps(told))
+def _check_folder(folder: Path) -> None:
+    """Refuse a folder that has files but no run, before anything is written there."""
+    if not folder.exists() or (folder / SETTINGS).exists():
+        return
+    if not folder.is_dir() or {path.name for path in folder.iterdir()} - _LEFT_BY_FAILED_START:
+        raise InputError(f"{folder} has other files and no run; expected a new or an empty folder")
 
 
-def _kept(folder: Path, identity: dict[str, Any]) -> dict[str, Any]:
-    """What was noted in a folder in which the same was begun; nothing of a new one."""
-    path = folder / SETTINGS
-    if not path.exists():
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise UnlimiformerError(f"{folder} has other files and no run; expected a new or an empty folder")
-        return {}
-    try:
-        kept = dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
-        raise UnlimiformerError(f"{path} cannot be read; expected a new folder, or one with a run") from None
-    _refuse_others(folder, kept, identity)
-    return kept
-
-
-def _refuse_others(folder: Path, kept: dict[str, Any], wanted: dict[str, Any]) -> None:
-    if values := settings_diff(kept, wanted):
-        raise UnlimiformerError(f"{folder} has a run with {values}; give these, or another folder")
-
-
-def _predictions(folder: Path) -> dict[tuple[str, int], dict[str, Any]]:
-    """What was answered, by key and seed."""
-    told = {}
-    for row in read_rows(folder / PREDICTIONS):
+def _load_predictions(run: ResumableRun) -> Predictions:
+    predictions = {}
+    for row in run.rows():
         if not {"key", "seed", "answer", "seconds"} <= row.keys():
-            raise UnlimiformerError(f"{folder / PREDICTIONS} has a row that is no answer: {row}; remove it")
-        told[row["key"], row["seed"]] = row
-    return told
+            raise InputError(f"{run.path} has a row that is not an answer: {row}; remove it")
+        predictions[row["key"], row["seed"]] = row
+    return predictions
 
 
-def _answer(
-    settings: EvaluationSettings,
-    chosen: Task,
-    items: Sequence[Item],
-    folder: Path,
-    told: dict[tuple[str, int], dict[str, Any]],
-    progress: Progress,
-    identity: dict[str, Any],
-    kept: dict[str, Any],
-) -> dict[str, Any]:
-    """Answers batch by batch, in the batches of a run that was never stopped; what they were made by."""
-    model, tokenizer = load_on(settings.model, settings.device)
-    identity = {**identity, "model_digest": model_digest(model.config, model)}
-    if kept:
-        _refuse_others(folder, kept, identity)
-    asking = _asking(settings, model)
-    config = UnlimiformerConfig(**settings.config)
-    generation = settings.generation(chosen.new_tokens)
-    answering = Answering(model, tokenizer, config, asking, generation, settings.method, settings.layer)
-    size = settings.batch_size if answering.together else 1
-    batches = [(seed, batch) for seed in settings.seeds for batch in _batches(items, size)]
-    done = 0
-    made_by: dict[str, Any] = {"versions": {"python": platform.python_version(), **dict(_versions())}}
-    _note(folder, {**identity, "made_by": {**made_by, "peak_bytes": peak_memory()}})
-    progress(0, len(items) * len(settings.seeds))
-    with answering.wrapped, (folder / PREDICTIONS).open("a", encoding="utf-8") as file:
-        for number, (seed, batch) in enumerate(batches):
-            if any((item.key, seed) not in told for item in batch):
-                torch.manual_seed(1_000_003 * seed + number)
-                started = time.perf_counter()
-                cut = [_cut(item, tokenizer, settings.input_limit) for item in batch]
-                answers = answering.answers(cut)
-                seconds = (time.perf_counter() - started) / len(batch)
-                for item, answer in zip(batch, answers, strict=True):
-                    row = {"key": item.key, "seed": seed, "question": item.question, "answer": answer}
-                    row |= {"references": item.references, "seconds": seconds}
-                    if (item.key, seed) not in told:
-                        append_row(file, row)
-                        told[item.key, seed] = row
-            done += len(batch)
-            progress(done, len(items) * len(settings.seeds))
-    made_by["peak_bytes"] = peak_memory()
-    _note(folder, {**identity, "made_by": made_by})
-    return made_by
-
-
-def _note(folder: Path, told: dict[str, Any]) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        atomic_write(folder / SETTINGS, json.dumps(told, indent=1) + "\n")
-    except OSError as error:
-        raise UnlimiformerError(f"cannot write to {folder}: {error.strerror}") from None
-
-
-def _asking(settings: EvaluationSettings, model: Any) -> QuestionFormat:
+def _question_format(settings: EvaluationSettings, model: Any) -> QuestionFormat:
     changes = {name: value for name, value in (("place", settings.place), ("form", settings.form)) if value is not None}
     if changes and not model.config.is_encoder_decoder:
-        raise UnlimiformerError(
-            f"{' and '.join(changes)} was given; a decoder-only model is asked behind the text: leave it out"
+        raise InputError(
+            f"{' and '.join(changes)} was given; a decoder-only model gets the question after the text: leave it out"
         )
     return replace(QuestionFormat.for_model(settings.model), **changes)
 
 
-def _batches(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
+def _split(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
     for start in range(0, len(items), size):
         yield items[start : start + size]
 
 
-def _cut(item: Item, tokenizer: Any, limit: int | None) -> Item:
-    """With no more of the document than the limit allows."""
-    if limit is None:
-        return item
-    return Item(item.key, truncate_text(item.document, tokenizer, limit), item.question, item.references)
-
-
-def _measure(
-    settings: EvaluationSettings,
-    chosen: Task,
-    measures: Sequence[Metric],
-    items: Sequence[Item],
-    told: dict[tuple[str, int], dict[str, Any]],
-    left_out: list[str],
-    made_by: dict[str, Any],
-) -> Result:
-    references = [item.references for item in items]
-    by_seed: dict[int, Columns] = {}
-    for seed in settings.seeds:
-        answers = [told[item.key, seed]["answer"] for item in items]
-        parts = [measure.scores(answers, references) for measure in measures]
-        by_seed[seed] = {name: np.array(scores) for part in parts for name, scores in part.items()}
-    first = by_seed[settings.seeds[0]]
-    columns = {name: np.mean([each[name] for each in by_seed.values()], axis=0) for name in first}
-    seeds = {str(seed): means(each) for seed, each in by_seed.items()}
-    numbers = {document: number for number, document in enumerate(dict.fromkeys(item.document for item in items))}
-    documents = [numbers[item.document] for item in items]
-    return Result(
-        task=chosen.name,
-        task_version=chosen.version,
-        metrics=intervals(columns, documents),
-        scores={name: [float(score) for score in scores] for name, scores in columns.items()},
-        keys=[item.key for item in items],
-        documents=documents,
-        settings=json.loads(json.dumps(asdict(settings))),
-        by_seed=seeds,
-        left_out=left_out,
-        seconds=sum(told[item.key, seed]["seconds"] for item in items for seed in settings.seeds),
-        peak_bytes=made_by["peak_bytes"],
-        versions=made_by["versions"],
-    )
-
-
-def _versions() -> Iterator[tuple[str, str]]:
+def _installed_versions() -> Iterator[tuple[str, str]]:
     for name in _PACKAGES:
         try:
             yield name, metadata.version(name)

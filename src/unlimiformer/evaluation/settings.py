@@ -1,4 +1,4 @@
-"""What one evaluation is to be."""
+"""The settings of one evaluation: a frozen, validated dataclass."""
 
 from __future__ import annotations
 
@@ -6,18 +6,36 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..config import UnlimiformerConfig
-from ..errors import UnlimiformerError
+from ..errors import InputError
 from ..qa import PLACES
 from .methods import METHODS
+
+_AT_LEAST_ONE = ("examples", "input_limit", "new_tokens", "beams", "batch_size")
+_FIXED_BY_METHOD = {"sled": ("top_k", "focus"), "memorizing": ("layers", "focus")}
 
 
 @dataclass(frozen=True)
 class EvaluationSettings:
-    """One evaluation. `config` has the wrapper's settings; limits are in tokens. What is None is as the task or the
-    model has it: `metrics`, `new_tokens`; `place` and `form`, where and how questions are asked.
+    """Settings of one evaluation.
 
-    `input_limit`: no method sees more of a document. `batch_size`: items that are answered in one call.
-    `temperature`: 0 takes the likeliest token; with more, each of `seeds` gives answers of its own.
+    Parameters
+    ----------
+    model : registry name, folder or hub id.
+    task : name of a task, or a YAML file.
+    method : one of METHODS.
+    data : JSONL file; None uses the task's own data.
+    examples : number of examples, taken evenly from all; None for all.
+    input_limit : tokens of a document that any method may see; None for all.
+    config : settings of the wrapper, by name.
+    layer : layer that retrieves with the method "memorizing"; None for the default.
+    place, form : where and how questions are asked; None as the model was trained.
+    new_tokens : longest answer in tokens; None as the task says.
+    temperature : 0 always takes the most likely token; above 0 tokens are sampled, anew for each of `seeds`.
+    batch_size : items answered in one call.
+    metrics : names of metrics; None as the task says.
+    entity_model : spaCy pipeline of the metric "entities"; None for the registry's.
+    bertscore_model, bertscore_layer : encoder of the metric "bertscore"; None for the paper's.
+    strict : malformed lines of `data` are errors instead of being skipped.
     """
 
     model: str
@@ -47,30 +65,33 @@ class EvaluationSettings:
     def __post_init__(self) -> None:
         if self.data is not None:
             object.__setattr__(self, "data", str(self.data))
-        for name, known in (("method", METHODS), ("place", PLACES)):
-            value = getattr(self, name)
-            if value not in known and not (value is None and name == "place"):
-                raise UnlimiformerError(f"{name} is {value!r}; expected one of: {', '.join(known)}")
-        for name in ("examples", "input_limit", "new_tokens", "beams", "batch_size"):
+        if self.method not in METHODS:
+            raise InputError(f"method is {self.method!r}; expected one of: {', '.join(METHODS)}")
+        if self.place is not None and self.place not in PLACES:
+            raise InputError(f"place is {self.place!r}; expected one of: {', '.join(PLACES)}")
+        for name in _AT_LEAST_ONE:
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise UnlimiformerError(f"{name} is {value}; expected at least 1")
+                raise InputError(f"{name} is {value}; expected at least 1")
         if self.temperature < 0 or self.no_repeat_ngram < 0:
-            raise UnlimiformerError("temperature and no_repeat_ngram must be at least 0")
-        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
-            raise UnlimiformerError(f"seeds are {list(self.seeds)}; expected one or more different numbers")
-        if len(self.seeds) > 1 and self.temperature == 0:
-            raise UnlimiformerError(
-                f"seeds are {list(self.seeds)} with temperature 0, where all give the same answers: give one, or a "
-                "temperature"
-            )
-        for method, name in (("sled", "top_k"), ("sled", "focus"), ("memorizing", "layers"), ("memorizing", "focus")):
-            if self.method == method and name in self.config:
-                raise UnlimiformerError(f"{name} was given with method {method!r}, which decides it: leave it out")
+            raise InputError("temperature and no_repeat_ngram must be at least 0")
+        self._check_seeds()
+        for name in _FIXED_BY_METHOD.get(self.method, ()):
+            if name in self.config:
+                raise InputError(f"{name} was given with method {self.method!r}, which decides it: leave it out")
         UnlimiformerConfig(**self.config)
 
+    def _check_seeds(self) -> None:
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise InputError(f"seeds are {list(self.seeds)}; expected one or more different numbers")
+        if len(self.seeds) > 1 and self.temperature == 0:
+            raise InputError(
+                f"seeds are {list(self.seeds)} with temperature 0, where all give the same answers; give one seed, or "
+                "a temperature"
+            )
+
     def generation(self, new_tokens: int) -> dict[str, Any]:
-        """For the model's `generate`."""
-        told: dict[str, Any] = {"max_new_tokens": self.new_tokens or new_tokens, "num_beams": self.beams}
-        told |= {"do_sample": self.temperature > 0, "no_repeat_ngram_size": self.no_repeat_ngram}
-        return told | ({"temperature": self.temperature} if self.temperature else {})
+        """Return the arguments for the model's `generate`; `new_tokens` is the task's limit."""
+        arguments: dict[str, Any] = {"max_new_tokens": self.new_tokens or new_tokens, "num_beams": self.beams}
+        arguments |= {"do_sample": self.temperature > 0, "no_repeat_ngram_size": self.no_repeat_ngram}
+        return arguments | ({"temperature": self.temperature} if self.temperature else {})

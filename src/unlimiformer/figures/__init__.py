@@ -1,1 +1,1 @@
-"""The paper's figures, from real runs: each gives rows for a CSV file and draws them."""
+"""The paper's figures from real runs: each module measures, writes the data as CSV and draws a PNG."""

@@ -1,4 +1,4 @@
-"""A figure's two files: rows as CSV, and the picture."""
+"""Writes the two files of a figure: its rows as CSV and its plot as PNG."""
 
 from __future__ import annotations
 
@@ -8,31 +8,35 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import UnlimiformerError
-from ..utils.files import atomic_write
+from ..utils.files import atomic_write, friendly_os_errors
 from ..utils.plotting import pyplot
 
 FigureRow = dict[str, Any]
 
 
-def write(
-    folder: Path, name: str, rows: Sequence[FigureRow], draw: Callable[[Any, Any], None], wide: int = 1
+def write_figure(
+    folder: Path, name: str, rows: Sequence[FigureRow], draw: Callable[[Any, Any], None], panels: int = 1
 ) -> list[Path]:
-    """`draw` is given the figure and its axes (one, or `wide` in a row)."""
+    """Write `folder`/`name`.csv and `folder`/`name`.png and return their paths.
+
+    Parameters
+    ----------
+    draw : called with the matplotlib figure and its axes (an array of axes if there are several panels)
+    panels : number of plots next to each other
+    """
     table = io.StringIO()
     writer = csv.DictWriter(table, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    data, picture = folder / f"{name}.csv", folder / f"{name}.png"
-    plots = pyplot()
-    figure, axes = plots.subplots(1, wide, figsize=(6 * wide, 4), layout="constrained")
-    draw(figure, axes)
+    csv_path, png_path = folder / f"{name}.csv", folder / f"{name}.png"
+    plt = pyplot()
+    figure, axes = plt.subplots(1, panels, figsize=(6 * panels, 4), layout="constrained")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        atomic_write(data, table.getvalue())
-        figure.savefig(picture, dpi=120)
-    except OSError as error:
-        raise UnlimiformerError(f"cannot write to {folder}: {error.strerror}") from None
+        draw(figure, axes)
+        with friendly_os_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            atomic_write(csv_path, table.getvalue())
+            figure.savefig(png_path, dpi=120)
     finally:
-        plots.close(figure)
-    return [data, picture]
+        plt.close(figure)
+    return [csv_path, png_path]

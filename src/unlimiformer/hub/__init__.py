@@ -1,4 +1,5 @@
-"""Real models and texts inside ordinary packages: for places that reach a package mirror and no model hub."""
+"""Models and texts that ship inside ordinary Python packages, so that a package index is enough and no model hub is
+needed; loading of models; settings that are saved with a model."""
 
 from .cache import find_model, get_model, get_text, is_cached, model_path, text_path
 from .registry import MODELS, TEXTS, ModelEntry, TextEntry
@@ -11,7 +12,7 @@ __all__ = [
     "find_model",
     "get_model",
     "get_text",
-    "is_here",
+    "is_cached",
     "model_path",
     "text_path",
 ]

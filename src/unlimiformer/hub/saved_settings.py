@@ -1,5 +1,8 @@
-"""How a model wants to be used, kept beside its weights: settings and how it is asked in `unlimiformer.json`, and a
-gate where one was learned."""
+"""Saved settings: files in a model's folder that say how the model is to be used.
+
+`unlimiformer.json` holds defaults for `UnlimiformerConfig` (key `settings`) and the format of questions (key `asking`).
+`memory_gate.safetensors` holds the gate between local and retrieved attention, if one was trained.
+"""
 
 from __future__ import annotations
 
@@ -8,62 +11,101 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ..config import UnlimiformerConfig
-from ..errors import UnlimiformerError
+from ..errors import InputError, UnlimiformerError
 
 FILE = "unlimiformer.json"
 GATE = "memory_gate"
+_SECTIONS = ("settings", "asking")
+_QUESTION_FORMAT_KEYS = ("place", "form", "summary")
+_TEXT_SETTINGS = {"prefix": str | list, "device": str}  # whose types UnlimiformerConfig does not check
 
 
 def load_saved_settings(folder: str | Path) -> dict[str, dict[str, Any]]:
-    """What the folder of a model says: `settings` and `asking`, by name; nothing where it has no such file."""
+    """Read and validate `unlimiformer.json` in a model's folder; return an empty dict if there is no such file."""
     path = Path(folder) / FILE
     if not path.is_file():
         return {}
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        unknown = set(told["settings"]) - set(UnlimiformerConfig.names())
-    except (ValueError, KeyError, TypeError):
-        raise UnlimiformerError(f"{path} cannot be read; expected what training wrote there, or no such file") from None
-    if unknown:
-        raise UnlimiformerError(f"{path} has the setting {min(unknown)}, which this version does not know: update it")
-    return told
+        sections = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} cannot be read ({error}); expected what training wrote, or no file") from None
+    if not isinstance(sections, dict):
+        raise InputError(f"{path} cannot be read: expected a JSON object with the keys {' and '.join(_SECTIONS)}")
+    if unknown := set(sections) - set(_SECTIONS):
+        raise InputError(f"{path} has the key {min(unknown)}; expected only {' and '.join(_SECTIONS)}")
+    if "settings" not in sections:
+        raise InputError(f"{path} has no key settings; expected what training wrote, or no file")
+    for key, section in sections.items():
+        if not isinstance(section, dict):
+            raise InputError(f"{path}: {key} is {section!r}; expected a JSON object")
+    _check_settings(sections["settings"], path)
+    _check_question_format(sections.get("asking", {}), path)
+    return sections
 
 
-def completed(config: UnlimiformerConfig, folder: str | None) -> UnlimiformerConfig:
-    """The settings, with those of the model's folder, if it has one, where they leave something open."""
+def with_defaults(config: UnlimiformerConfig, folder: str | None) -> UnlimiformerConfig:
+    """Fill settings that are None with those saved in the model's folder, if there is one."""
     if not folder:
         return config
-    kept = load_saved_settings(folder).get("settings", {})
-    return replace(config, **{name: value for name, value in kept.items() if getattr(config, name) is None})
+    saved = load_saved_settings(folder).get("settings", {})
+    return replace(config, **{name: value for name, value in saved.items() if getattr(config, name) is None})
+
+
+def saved_settings_text(settings: dict[str, Any], asking: dict[str, Any]) -> str:
+    """Serialize settings and question format as the content of `unlimiformer.json`."""
+    return json.dumps({"settings": settings, "asking": asking}, indent=1) + "\n"
 
 
 def load_gate(folder: str | None, layer: int, heads: int) -> Tensor | None:
-    """How far each head (H,) of this layer trusts what it retrieved; None where no gate was learned for it."""
+    """Load the gate logits (H,) of one layer from a model's folder; None if none were trained for it."""
     path = Path(folder or "") / f"{GATE}.safetensors"
     if not folder or not path.is_file():
         return None
-    gate = load_file(path).get(_gate_of(layer))
+    try:
+        gate = load_file(path).get(_gate_key(layer))
+    except SafetensorError as error:
+        raise InputError(f"{path} cannot be read ({error}); copy it again from the trained model") from None
     if gate is not None and gate.shape != (heads,):
-        raise UnlimiformerError(
+        raise InputError(
             f"{path} has a gate of {gate.numel()} heads, and layer {layer} of the model has {heads}; expected the gate "
-            "that was trained with the model: remove the file if it is another's"
+            "that was trained with this model: remove the file if it belongs to another"
         )
     return gate
 
 
 def save_gate(gate: Tensor, layer: int, folder: Path) -> None:
-    """Beside the model that it belongs to."""
-    save_file({_gate_of(layer): gate.detach().cpu()}, folder / f"{GATE}.safetensors")
+    """Save the gate logits (H,) of one layer in a model's folder."""
+    save_file({_gate_key(layer): gate.detach().cpu()}, folder / f"{GATE}.safetensors")
 
 
-def _gate_of(layer: int) -> str:
+def _gate_key(layer: int) -> str:
     return f"{GATE}.{layer}"
 
 
-def usage_text(settings: dict[str, Any], asking: dict[str, Any]) -> str:
-    """What the file holds."""
-    return json.dumps({"settings": settings, "asking": asking}, indent=1) + "\n"
+def _check_settings(settings: dict[str, Any], path: Path) -> None:
+    if unknown := set(settings) - set(UnlimiformerConfig.names()):
+        raise InputError(f"{path} has the setting {min(unknown)}, which this version does not know: update it")
+    for name, value in settings.items():
+        if value is None:  # not set
+            continue
+        if name in _TEXT_SETTINGS and not isinstance(value, _TEXT_SETTINGS[name]):
+            raise InputError(f"{path}: {name} is {value!r}; expected a text")
+        try:
+            UnlimiformerConfig(**{name: value})
+        except UnlimiformerError as error:
+            raise InputError(f"{path}: {error}") from None
+        except TypeError:
+            raise InputError(f"{path}: {name} is {value!r}; expected a value of another type") from None
+
+
+def _check_question_format(fields: dict[str, Any], path: Path) -> None:
+    if unknown := set(fields) - set(_QUESTION_FORMAT_KEYS):
+        raise InputError(f"{path} has the key asking.{min(unknown)}; expected only {', '.join(_QUESTION_FORMAT_KEYS)}")
+    for key, value in fields.items():
+        if not isinstance(value, str):
+            raise InputError(f"{path}: asking.{key} is {value!r}; expected a text")

@@ -1,1 +1,1 @@
-"""integrations"""
+"""Connections to other evaluation tools; each module needs an optional package."""

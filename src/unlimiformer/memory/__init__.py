@@ -1,4 +1,4 @@
-"""What is stored of one long input: encoding it, keeping it in memory or on disk, and checking that it fits a model."""
+"""What is stored of one long input: encoding it, keeping it in RAM or on disk, checking that it fits a model."""
 
 from .memory import EncodingSpec, Memory, RowSpec
 

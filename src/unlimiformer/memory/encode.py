@@ -1,4 +1,4 @@
-"""Reads token ids in windows with a given encode callable and keeps the middle of each. Knows no model and no store."""
+"""Encode token ids window by window and keep the middle of each window. Knows no model and no store."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..errors import UnlimiformerError
+from ..errors import InputError, UnsupportedModelError
 from ..text.windows import Window, WindowSpec
 
-Encode = Callable[[Tensor, dict[str, Tensor]], Tensor]
-"""Token ids (b, W) and other arrays of that shape to states (b, W, D)."""
+EncodeFn = Callable[[Tensor, dict[str, Tensor]], Tensor]
+"""Encode token ids (b, W) and further arrays of that shape to states (b, W, D)."""
 Progress = Callable[[int, int], None]
-"""Told how many windows are done, of how many."""
+"""Called with the number of windows done and the total. It only displays."""
 
 
 @dataclass(frozen=True)
 class TokenizedInput:
-    """One row of input without padding: a prefix read before every window, and the text proper.
+    """One input without padding: a prefix that precedes every window, and the text's token ids.
 
-    `aligned` are further arrays (S,) beside `ids`, cut in the same way (LED's global attention mask).
+    `aligned` holds further arrays (S,) that are cut like `ids`, such as LED's global attention mask.
     """
 
     ids: Tensor
@@ -30,11 +30,11 @@ class TokenizedInput:
 
     @property
     def length(self) -> int:
-        """Tokens that will be kept: the prefix once, then the text."""
+        """Number of stored tokens: the prefix once, then the text."""
         return self.prefix.shape[0] + self.ids.shape[0]
 
     def equals(self, other: TokenizedInput) -> bool:
-        """Whether the other's states would be these."""
+        """Whether the other input would be encoded to the same states."""
         return (
             torch.equal(self.ids, other.ids)
             and torch.equal(self.prefix, other.prefix)
@@ -45,85 +45,84 @@ class TokenizedInput:
 
 @dataclass(frozen=True)
 class EncodedChunk:
-    """States (n, D) of a source's tokens start … start + n; `first_window` are all states of an encoder's first."""
+    """Stored states (n, D) of one window of input number `input_index`, for its tokens from `start` on.
 
-    source: int
+    `first_window` holds all states of an encoder's first window, and is None for the later ones.
+    """
+
+    input_index: int
     start: int
     states: Tensor
     first_window: Tensor | None
 
 
-def plan(source: TokenizedInput, cut: WindowSpec) -> list[Window]:
-    """The windows of a source's text, which share the model's window with the prefix."""
-    room = cut.behind(source.prefix.shape[0])
+def plan_input_windows(source: TokenizedInput, spec: WindowSpec) -> list[Window]:
+    """The windows of an input's text; the prefix takes its share of each."""
+    room = spec.after_prefix(source.prefix.shape[0])
     if room.window < 1:
-        raise UnlimiformerError(
-            f"the prefix has {source.prefix.shape[0]} tokens and the window {cut.window}; expected room for the text: "
+        raise InputError(
+            f"the prefix has {source.prefix.shape[0]} tokens and the window {spec.window}; expected room for the text: "
             "shorten the prefix or give a larger window"
         )
     return room.windows(source.ids.shape[0])
 
 
 def encode_windows(
-    sources: Sequence[TokenizedInput],
-    encode: Encode,
-    cut: WindowSpec,
-    batch_size: int,
-    progress: Progress | None = None,
-    done: int = 0,
-) -> Iterator[EncodedChunk]:
-    """Encodes every window of every source, several at once, and yields what is kept of each.
+    inputs: Sequence[TokenizedInput], encode: EncodeFn, spec: WindowSpec, batch_size: int, done: int = 0
+) -> Iterator[list[EncodedChunk]]:
+    """Encode every window of every input and yield the chunks of one batch at a time, in order.
 
-    Only windows of one length share a batch, so that nothing is ever padded. The first `done` windows are left out.
+    Only windows of equal length share a batch, so nothing is ever padded. The first `done` windows are skipped.
     """
-    jobs = [(number, win) for number, source in enumerate(sources) for win in plan(source, cut)]
-    for batch in _batches(jobs[done:], sources, batch_size):
-        states = encode(*_assemble(batch, sources))
-        for row, (number, win) in enumerate(batch):
-            yield _keep(states[row], number, win, sources[number], cut.causal)
-        done += len(batch)
-        if progress is not None:
-            progress(done, len(jobs))
+    jobs = [(index, window) for index, source in enumerate(inputs) for window in plan_input_windows(source, spec)]
+    for batch in _group_by_length(jobs[done:], inputs, batch_size):
+        states = encode(*_stack(batch, inputs))
+        yield [
+            _keep_middle(states[row], index, window, inputs[index], spec.causal)
+            for row, (index, window) in enumerate(batch)
+        ]
 
 
-def _batches(jobs: list, sources: Sequence[TokenizedInput], size: int) -> Iterator[list]:
+def _group_by_length(jobs: list, inputs: Sequence[TokenizedInput], size: int) -> Iterator[list[tuple[int, Window]]]:
     batch: list[tuple[int, Window]] = []
-    length = 0
-    for number, win in jobs:
-        here = sources[number].prefix.shape[0] + win.end - win.start
-        if batch and (here != length or len(batch) == size):
+    batch_length = 0
+    for index, window in jobs:
+        length = inputs[index].prefix.shape[0] + window.end - window.start
+        if batch and (length != batch_length or len(batch) == size):
             yield batch
             batch = []
-        batch.append((number, win))
-        length = here
+        batch.append((index, window))
+        batch_length = length
     if batch:
         yield batch
 
 
-def _assemble(batch: list[tuple[int, Window]], sources: Sequence[TokenizedInput]) -> tuple[Tensor, dict[str, Tensor]]:
+def _stack(batch: list[tuple[int, Window]], inputs: Sequence[TokenizedInput]) -> tuple[Tensor, dict[str, Tensor]]:
+    """Token ids (b, W) of a batch of windows, prefix first, and the aligned arrays with zeros for the prefix."""
     ids = torch.stack(
-        [torch.cat((sources[n].prefix, sources[n].ids[w.start : w.end].to(sources[n].prefix))) for n, w in batch]
+        [torch.cat((inputs[n].prefix, inputs[n].ids[w.start : w.end].to(inputs[n].prefix))) for n, w in batch]
     )
     aligned = {}
-    for name in sources[batch[0][0]].aligned:
-        parts = []
-        for number, win in batch:
-            values = sources[number].aligned[name]
-            lead = values.new_zeros(sources[number].prefix.shape[0])
-            parts.append(torch.cat((lead, values[win.start : win.end])))
-        aligned[name] = torch.stack(parts)
+    for name in inputs[batch[0][0]].aligned:
+        rows = []
+        for index, window in batch:
+            values = inputs[index].aligned[name]
+            prefix_values = values.new_zeros(inputs[index].prefix.shape[0])
+            rows.append(torch.cat((prefix_values, values[window.start : window.end])))
+        aligned[name] = torch.stack(rows)
     return ids, aligned
 
 
-def _keep(states: Tensor, number: int, win: Window, source: TokenizedInput, causal: bool) -> EncodedChunk:
-    """The kept part of one window's states (W, D); the first window keeps the prefix as well."""
-    lead = source.prefix.shape[0]
+def _keep_middle(states: Tensor, index: int, window: Window, source: TokenizedInput, causal: bool) -> EncodedChunk:
+    """The part of one window's states (W, D) that is stored; the first window also stores the prefix."""
+    prefix_length = source.prefix.shape[0]
     if not torch.isfinite(states).all():
-        raise UnlimiformerError(
-            f"the encoder gave NaN or infinite states for tokens {win.start} to {win.end}; "
+        raise UnsupportedModelError(
+            f"the encoder gave NaN or infinite states for tokens {window.start} to {window.end}; "
             "expected finite numbers: check the model's weights and dtype (float16 overflows in some models)"
         )
-    first = win.keep_start == 0
-    begin = 0 if first else lead + win.keep_start - win.start
-    kept = states[begin : lead + win.keep_end - win.start]
-    return EncodedChunk(number, 0 if first else lead + win.keep_start, kept, states if first and not causal else None)
+    first = window.keep_start == 0
+    begin = 0 if first else prefix_length + window.keep_start - window.start
+    stored = states[begin : prefix_length + window.keep_end - window.start]
+    start = 0 if first else prefix_length + window.keep_start
+    return EncodedChunk(index, start, stored, states if first and not causal else None)

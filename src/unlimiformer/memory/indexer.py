@@ -1,377 +1,356 @@
-"""Reads inputs into memories: tokens, prefix, windows, states, store. Knows no attention and no hooks."""
+"""The indexer: from inputs to memories. Tokenizes, cuts into windows, encodes, and hands the states to a sink."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ..adapters.base import plain_device, plain_dtype
+from ..adapters.base import input_device, module_dtype
 from ..config import UnlimiformerConfig
 from ..datastore import DTYPES, ExactStore
-from ..errors import UnlimiformerError
+from ..errors import InputError, MemoryMismatchError
 from ..text.sources import TextSource, as_token_ids, iter_text
-from ..text.tokenization import Tokens, opening_ids, stream_tokens
+from ..text.tokenization import Tokens, prefix_token_ids, stream_tokens
 from ..text.windows import WindowSpec
-from .encode import Encode, EncodedChunk, Progress, TokenizedInput, encode_windows, plan
+from .encode import EncodeFn, Progress, TokenizedInput, encode_windows, plan_input_windows
 from .fingerprint import model_digest, tokenizer_digest
 from .memory import EncodingSpec, Memory, RowSpec
+from .sink import IndexSink, RamSink
 from .storage import PartialWrite
 from .writer import MemoryWriter
 
 _OVERLAP, _CAUSAL_OVERLAP = 0.5, 0.25
-_KEPT_TOKENS = 8192  # as many in the windows of a training step: all activations are kept; of more, none
+_CHECKPOINT_ABOVE = 8192  # tokens of a training step: with more, activations are recomputed for the backward pass
 
-Opening = Callable[[str | None], Tensor]
-"""Token ids in front of every window, for the text that a user wants there."""
+
+@dataclass(frozen=True)
+class EncoderInfo:
+    """What the indexer must know of a wrapped model.
+
+    Parameters
+    ----------
+    module : the encoder (or backbone), for its device, dtype and fingerprint.
+    model_config : the model's config, for its fingerprint.
+    encode : encodes a batch of windows.
+    window : number of tokens that are encoded at once, including the prefix.
+    vocabulary_size : number of embeddings.
+    row : what a row holds, for decoder-only models; None for encoders.
+    prefix_to_ids : token ids of the prefix text; None uses the tokenizer.
+    """
+
+    module: nn.Module
+    model_config: Any
+    encode: EncodeFn
+    window: int
+    vocabulary_size: int
+    row: RowSpec | None = None
+    prefix_to_ids: Callable[[str | None], Tensor] | None = None
+
+
+class DistractorPool(Protocol):
+    """Stored states of other documents, which are searched together with those of a training example."""
+
+    def other_states(self, token_ids: Tensor) -> Tensor | None:
+        """States (n, D) of documents other than the one with these token ids (S,)."""
+
+    def record(self, token_ids: Tensor, states: Tensor) -> None:
+        """Take note of a document's token ids (S,) and states (S, D)."""
 
 
 class Indexer:
-    """How one wrapped model reads; `encoder` is asked for its device, dtype and weights only.
+    """Makes memories of inputs with one wrapped model."""
 
-    `kept` says what a decoder-only model's row holds. `opening` makes token ids of a prefix, if not the tokenizer.
-    """
-
-    def __init__(
-        self,
-        config: UnlimiformerConfig,
-        tokenizer: Any,
-        model_config: Any,
-        encoder: nn.Module,
-        window: int,
-        vocabulary: int,
-        kept: RowSpec | None = None,
-        opening: Opening | None = None,
-    ) -> None:
-        self.config, self.tokenizer, self.vocabulary = config, tokenizer, vocabulary
-        self._model_config, self._encoder, self._kept = model_config, encoder, kept
-        self._opening = opening or self._plain_opening
-        default = _OVERLAP if kept is None else _CAUSAL_OVERLAP
+    def __init__(self, config: UnlimiformerConfig, tokenizer: Any, encoder: EncoderInfo) -> None:
+        self.config, self.tokenizer, self._encoder = config, tokenizer, encoder
+        self._prefix_to_ids = encoder.prefix_to_ids or self._tokenize_prefix
+        default = _OVERLAP if encoder.row is None else _CAUSAL_OVERLAP
         overlap = default if config.overlap is None else config.overlap
-        self.cut = WindowSpec(window, overlap, causal=kept is not None)
-        self._row_prefixes: Sequence[Tensor] | None = None
-        self._beside: Callable[[Tensor], Tensor | None] | None = None
-        self._read: list[tuple[Tensor, Tensor]] = []
+        self.window_spec = WindowSpec(encoder.window, overlap, causal=encoder.row is not None)
 
     @property
     def device(self) -> torch.device:
-        """Where token ids must be."""
-        return plain_device(self._encoder)
+        """Device on which the model takes its token ids."""
+        return input_device(self._encoder.module)
 
-    def recipe(self, prefix: Tensor) -> EncodingSpec:
-        """What decides the states of a text that is read now, with these token ids in front of every window."""
-        config = self.config
+    def encoding_spec(self, prefix: Tensor) -> EncodingSpec:
+        """What decides the states of a text that is indexed now, with this prefix (n,) before every window."""
         return EncodingSpec(
-            model_digest(self._model_config, self._encoder),
-            tokenizer_digest(self.tokenizer),
-            self.cut.window,
-            self.cut.overlap,
-            tuple(prefix.tolist()),
-            str(self._store_dtype(windows=2)).removeprefix("torch."),
-            config.compute_dtype,
-            self._kept,
+            model=model_digest(self._encoder.model_config, self._encoder.module),
+            tokenizer=tokenizer_digest(self.tokenizer),
+            window=self.window_spec.window,
+            overlap=self.window_spec.overlap,
+            prefix=tuple(prefix.tolist()),
+            dtype=str(self._store_dtype(windows=2)).removeprefix("torch."),
+            compute_dtype=self.config.compute_dtype,
+            row=self._encoder.row,
         )
 
     def prefix_ids(self, prefix: str | None = None) -> Tensor:
-        """Token ids in front of every window, for a prefix or that of the settings."""
+        """Token ids of a prefix, or of the prefix in the settings."""
         return self._prefixes(None if prefix is None else [prefix], 1)[0]
 
     def check(self, memory: Memory) -> None:
-        """Refuses a memory that this model, with these settings, would not have made."""
-        if memory.recipe is None:
-            raise UnlimiformerError("the memory was read inside the model's own forward; make one with index()")
+        """Raise `MemoryMismatchError` for a memory that this model with these settings would not have made."""
+        if memory.spec is None:
+            raise MemoryMismatchError("the memory was encoded inside the model's own forward; make one with index()")
         ignored = () if self.config.dtype is not None else ("dtype",)
-        changes = self.recipe(torch.tensor(memory.recipe.prefix)).differences(memory.recipe, ignored)
-        if isinstance(self.config.prefix, str) and tuple(self.prefix_ids().tolist()) != memory.recipe.prefix:
+        changes = self.encoding_spec(torch.tensor(memory.spec.prefix)).differences(memory.spec, ignored)
+        if isinstance(self.config.prefix, str) and tuple(self.prefix_ids().tolist()) != memory.spec.prefix:
             changes.append("another prefix")
         if changes:
-            raise UnlimiformerError(
+            raise MemoryMismatchError(
                 f"the memory was made with {', '.join(changes)}; expected the settings of this wrapper: "
-                "index the text again, or wrap the model as it was"
+                "index the text again, or wrap the model with the settings of the memory"
             )
 
-    @property
-    def prefixes_rows(self) -> bool:
-        """Whether something stands in front of what the model's own forward is given."""
-        return self.config.prefix is not None or self._row_prefixes is not None
-
-    @contextmanager
-    def row_prefixes(self, prefixes: Sequence[Tensor] | None) -> Iterator[None]:
-        """Token ids in front of every window, for each row of what the model's own forward is given meanwhile."""
-        self._row_prefixes = prefixes
-        try:
-            yield
-        finally:
-            self._row_prefixes = None
-
-    @contextmanager
-    def beside(self, others: Callable[[Tensor], Tensor | None]) -> Iterator[list[tuple[Tensor, Tensor]]]:
-        """What is read for training stands among the states (n, D) that `others` has for its token ids.
-
-        Yields a list of what is read, token ids and states.
-        """
-        self._beside, self._read = others, []
-        try:
-            yield self._read
-        finally:
-            self._beside, self._read = None, []
-
-    def read_texts(
-        self,
-        texts: Sequence[TextSource],
-        prefixes: Sequence[str] | None,
-        encode: Encode,
-        progress: Progress | None = None,
+    def index_texts(
+        self, texts: Sequence[TextSource], prefixes: Sequence[str] | None = None, progress: Progress | None = None
     ) -> list[Memory]:
-        """One memory for each text, with the characters its tokens cover."""
-        sources, words, places = [], [], []
+        """One memory in RAM per text, with the text and the characters that each token covers."""
+        inputs, stored_texts, offsets = [], [], []
         for text, prefix in zip(texts, self._prefixes(prefixes, len(texts)), strict=True):
-            written: list[str] = []
-            parts = list(self._tokens(text, prefix, partial(_noted, written)))
-            known = [part.offsets for part in parts if part.offsets is not None]
-            lead = torch.zeros((prefix.shape[0], 2), dtype=torch.int64)
-            places.append(torch.cat((lead, *known)) if known else None)
-            words.append("".join(written) if written else None)
-            sources.append(
-                TokenizedInput(torch.cat([part.ids for part in parts]).to(self.device), prefix.to(self.device), {})
-            )
+            pieces: list[str] = []
+            parts = list(self._tokenize(text, prefix, partial(_record_pieces, pieces)))
+            part_offsets = [part.offsets for part in parts if part.offsets is not None]
+            prefix_offsets = torch.zeros((prefix.shape[0], 2), dtype=torch.int64)
+            offsets.append(torch.cat((prefix_offsets, *part_offsets)) if part_offsets else None)
+            stored_texts.append("".join(pieces) if pieces else None)
+            ids = torch.cat([part.ids for part in parts]).to(self.device)
+            inputs.append(TokenizedInput(ids, prefix.to(self.device), {}))
         with torch.no_grad():
-            recipes = [self.recipe(source.prefix) for source in sources]
-            memories = self.read_sources(sources, encode, progress, recipes)
-        return [replace(m, written_text=w, offsets=p) for m, w, p in zip(memories, words, places, strict=True)]
+            specs = [self.encoding_spec(source.prefix) for source in inputs]
+            memories = self.index_inputs(inputs, progress=progress, specs=specs)
+        return [
+            replace(memory, stored_text=text, offsets=places)
+            for memory, text, places in zip(memories, stored_texts, offsets, strict=True)
+        ]
 
-    def read_to_disk(
+    def index_to_folder(
         self,
         text: TextSource,
-        prefix: str | None,
         folder: Path,
-        encode: Encode,
-        searched: Callable[[Memory], ExactStore],
+        build_search: Callable[[Memory], ExactStore],
+        *,
+        prefix: str | None = None,
         progress: Progress | None = None,
         append: bool = False,
         overwrite: bool = False,
     ) -> Memory:
-        """One text's memory in a folder, as it is read: nothing of it but a batch of windows is ever in RAM.
+        """Write a text's memory to a folder while it is encoded; only one batch of windows is ever in RAM.
 
-        An interrupted run is taken up where it stopped; `append` puts the text behind that of the memory in the folder.
-        `searched` gives the finished states a way of searching them.
+        An interrupted run continues where it stopped.
+
+        Parameters
+        ----------
+        build_search : makes the store with which the finished states are searched.
+        append : put the text behind that of the memory in the folder.
+        overwrite : replace a memory of another text or with other settings.
         """
-        ids = self.prefix_ids(prefix)
+        prefix_ids = self.prefix_ids(prefix)
         if append:
             earlier = Memory.load(folder, verify=False)
-            assert earlier.recipe is not None, "it was kept"
-            ids = torch.tensor(earlier.recipe.prefix, dtype=torch.long) if prefix is None else ids
-            text = _continued(earlier.text, text)
-        recipe = self.recipe(ids)
-        with PartialWrite.open(folder) as draft, torch.no_grad():
-            if append and draft.completed:
+            assert earlier.spec is not None, "a saved memory has one"
+            if prefix is None:
+                prefix_ids = torch.tensor(earlier.spec.prefix, dtype=torch.long)
+            text = _join_texts(earlier.text, text)
+        spec = self.encoding_spec(prefix_ids)
+        with PartialWrite.open(folder) as partial_write, torch.no_grad():
+            if append and partial_write.was_published:
                 return Memory.load(folder)
-            recorder = MemoryWriter(draft, recipe, self.config.batch_size, overwrite)
-            source = recorder.write_tokens(self._tokens(text, ids, recorder.keep_text))
-            dtype = self._store_dtype(recorder.windows)
-
-            def note(done: int, of: int) -> None:
-                recorder.record(done)
-                if progress is not None:
-                    progress(done, of)
-
+            writer = MemoryWriter(partial_write, spec, self.config.batch_size, overwrite)
+            source = writer.write_tokens(self._tokenize(text, prefix_ids, writer.write_text))
+            writer.store_dtype = self._store_dtype(writer.windows)
             if progress is not None:
-                progress(recorder.done, recorder.windows)
-            device_source = TokenizedInput(source.ids, source.prefix.to(self.device), {})
-            settings = (self.cut, recorder.batch_size, note, recorder.done)
-            for piece in encode_windows([device_source], self._in_dtype(encode), *settings):
-                recorder.put(piece, dtype)
-            recorder.finish(searched(recorder.drafted()))
+                progress(writer.done, writer.windows)
+            source = TokenizedInput(source.ids, source.prefix.to(self.device), {})
+            encode = self._with_compute_dtype(self._encoder.encode)
+            batches = encode_windows([source], encode, self.window_spec, writer.batch_size, writer.done)
+            self._fill(writer, batches, writer.done, writer.windows, progress)
+            writer.publish(build_search(writer.memory()))
         return Memory.load(folder, verify=False)
 
-    def read_rows(
+    def index_rows(
         self,
         ids: Tensor,
         mask: Tensor | None,
         aligned: dict[str, Tensor],
-        encode: Encode,
-        progress: Progress | None = None,
+        encode: EncodeFn,
+        *,
+        prefixes: Sequence[Tensor] | None = None,
+        distractors: DistractorPool | None = None,
     ) -> list[Memory]:
-        """Memories of the rows of a batch (B, S), without their padding on either side; equal rows share one."""
+        """Memories of the rows of a padded batch (B, S); equal rows share one.
+
+        Parameters
+        ----------
+        mask : (B, S) 0 where `ids` is padding, on either side.
+        aligned : further arguments of the encoder that are shaped like `ids`.
+        prefixes : token ids before every window, for each row; None uses those of the settings.
+        distractors : in training, states of other documents that each row's store also holds.
+        """
         visible = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
         if visible.shape != ids.shape:
-            raise UnlimiformerError(
+            raise InputError(
                 f"attention_mask has shape {tuple(visible.shape)} and input_ids {tuple(ids.shape)}; expected the same"
             )
-        prefixes = self._prefixes(None, len(ids)) if self._row_prefixes is None else self._row_prefixes
+        prefixes = self._prefixes(None, len(ids)) if prefixes is None else prefixes
         if len(prefixes) != len(ids):
-            raise UnlimiformerError(f"{len(prefixes)} prefixes were given for {len(ids)} rows; expected one for each")
-        sources: list[TokenizedInput] = []
-        places: list[int] = []
+            raise InputError(f"{len(prefixes)} prefixes were given for {len(ids)} rows; expected one for each")
+        inputs: list[TokenizedInput] = []
+        input_of_row: list[int] = []
         for row, (keep, prefix) in enumerate(zip(visible, prefixes, strict=True)):
             tokens = ids[row][keep]
-            self._check(tokens)
+            self._check_ids(tokens)
             extra = {name: values[row][keep] for name, values in aligned.items()}
-            if self._shares_opening(tokens, prefix):
+            if self._drops_opening_token(tokens, prefix):
                 tokens, extra = tokens[1:], {name: values[1:] for name, values in extra.items()}
             source = TokenizedInput(tokens.to(self.device), prefix.to(self.device), extra)
-            same = (place for place, other in enumerate(sources) if source.equals(other))
-            places.append(next(same, len(sources)))
-            sources += [source] if places[-1] == len(sources) else []
-        memories = self.read_sources(sources, encode, progress)
-        return [memories[place] for place in places]
+            equal = (index for index, other in enumerate(inputs) if source.equals(other))
+            input_of_row.append(next(equal, len(inputs)))
+            if input_of_row[-1] == len(inputs):
+                inputs.append(source)
+        memories = self.index_inputs(inputs, encode)
+        if distractors is not None:
+            for memory in memories:
+                _add_distractors(memory, distractors)
+        return [memories[index] for index in input_of_row]
 
-    def _tokens(
-        self, text: TextSource, prefix: Tensor, keep_text: Callable[[Iterable[str]], Iterator[str]]
+    def index_inputs(
+        self,
+        inputs: Sequence[TokenizedInput],
+        encode: EncodeFn | None = None,
+        progress: Progress | None = None,
+        specs: Sequence[EncodingSpec] | None = None,
+    ) -> list[Memory]:
+        """Memories in RAM of inputs that are tokenized already.
+
+        Without `specs` they serve this model as it is now, and can be neither saved nor checked.
+        """
+        encode = self._with_compute_dtype(encode or self._encoder.encode)
+        plans = [plan_input_windows(source, self.window_spec) for source in inputs]
+        encoded_tokens = sum(window.end - window.start for plan in plans for window in plan)
+        if torch.is_grad_enabled() and encoded_tokens > _CHECKPOINT_ABOVE:
+            encode = _with_checkpointing(encode)
+        windows = [len(plan) for plan in plans]
+        sink = RamSink(inputs, windows, [self._store_dtype(count) for count in windows], specs, self.config)
+        batches = encode_windows(inputs, encode, self.window_spec, self.config.batch_size)
+        self._fill(sink, batches, 0, sum(windows), progress)
+        return sink.memories()
+
+    @staticmethod
+    def _fill(sink: IndexSink, batches: Iterable[list], done: int, total: int, progress: Progress | None) -> None:
+        for chunks in batches:
+            for chunk in chunks:
+                sink.put(chunk)
+            done += len(chunks)
+            sink.commit(done)
+            if progress is not None:
+                progress(done, total)
+
+    def _tokenize(
+        self, text: TextSource, prefix: Tensor, record: Callable[[Iterable[str]], Iterator[str]]
     ) -> Iterator[Tokens]:
-        """The checked tokens of a text, as they come; `keep_text` passes the text on its way."""
+        """Checked tokens of a text, as a stream; `record` passes the pieces of text on and stores them."""
         ids = as_token_ids(text)
-        parts = (
-            iter([Tokens(ids, None)])
-            if ids is not None
-            else stream_tokens(
-                keep_text(iter_text(text)),  # type: ignore[arg-type]
-                self.tokenizer,
-            )
-        )
+        if ids is None:
+            parts = stream_tokens(record(iter_text(text)), self.tokenizer)  # type: ignore[arg-type]
+        else:
+            parts = iter([Tokens(ids, None)])
         first, count = True, 0
         for part in parts:
             if part.ids.shape[0] == 0:
                 continue
-            self._check(part.ids)
+            self._check_ids(part.ids)
             count += part.ids.shape[0]
-            if first and self._shares_opening(part.ids, prefix):
+            if first and self._drops_opening_token(part.ids, prefix):
                 part = Tokens(part.ids[1:], None if part.offsets is None else part.offsets[1:])
             first = False
             yield part
         if count == 0:
-            raise UnlimiformerError("the input is empty: it has no tokens; expected at least one")
+            raise InputError("the input is empty: it has no tokens; expected at least one")
 
-    def _shares_opening(self, ids: Tensor, prefix: Tensor) -> bool:
-        """BART's <s> opens text and prefix alike: it stands once, before the prefix; in a causal model's prompt, never
-        in the middle."""
-        specials = getattr(self.tokenizer, "all_special_ids", ())
-        if prefix.shape[0] == 0 or int(ids[0]) not in specials:
+    def _drops_opening_token(self, ids: Tensor, prefix: Tensor) -> bool:
+        """Whether the text's first token repeats the prefix's: BART's <s> stands once, before the prefix.
+
+        In a causal model's prompt no special token may stand in the middle.
+        """
+        special_ids = getattr(self.tokenizer, "all_special_ids", ())
+        if prefix.shape[0] == 0 or int(ids[0]) not in special_ids:
             return False
-        return self.cut.causal or int(ids[0]) == int(prefix[0])
+        return self.window_spec.causal or int(ids[0]) == int(prefix[0])
 
-    def _check(self, ids: Tensor) -> None:
+    def _check_ids(self, ids: Tensor) -> None:
         if ids.shape[0] == 0:
-            raise UnlimiformerError("the input is empty: it has no tokens; expected at least one")
-        lowest, highest = int(ids.min()), int(ids.max())
-        if lowest < 0 or highest >= self.vocabulary:
-            raise UnlimiformerError(
-                f"the input has token id {highest if highest >= self.vocabulary else lowest} and the model "
-                f"{self.vocabulary} embeddings; expected ids of the model's own tokenizer"
+            raise InputError("the input is empty: it has no tokens; expected at least one")
+        lowest, highest, size = int(ids.min()), int(ids.max()), self._encoder.vocabulary_size
+        if lowest < 0 or highest >= size:
+            raise InputError(
+                f"the input has token id {highest if highest >= size else lowest} and the model {size} embeddings; "
+                "expected ids of the model's own tokenizer"
             )
 
     def _prefixes(self, prefixes: Sequence[str] | None, rows: int) -> list[Tensor]:
-        given = prefixes if prefixes is not None else self.config.prefix
-        each = [given] * rows if given is None or isinstance(given, str) else list(given)
-        if len(each) != rows:
-            raise UnlimiformerError(f"{len(each)} prefixes were given for {rows} inputs; expected one for each, or one")
-        return [self._opening(prefix) for prefix in each]
+        texts = prefixes if prefixes is not None else self.config.prefix
+        per_row = [texts] * rows if texts is None or isinstance(texts, str) else list(texts)
+        if len(per_row) != rows:
+            raise InputError(f"{len(per_row)} prefixes were given for {rows} inputs; expected one for each, or one")
+        return [self._prefix_to_ids(text) for text in per_row]
 
-    def _plain_opening(self, prefix: str | None) -> Tensor:
-        return torch.empty(0, dtype=torch.long) if prefix is None else opening_ids(prefix, self.tokenizer)
-
-    def read_sources(
-        self,
-        sources: list[TokenizedInput],
-        encode: Encode,
-        progress: Progress | None = None,
-        recipes: list[EncodingSpec] | None = None,
-    ) -> list[Memory]:
-        """Memories in RAM; without recipes they serve this model as it is now, and can be neither kept nor checked."""
-        differentiable = False
-        pieces: list[list[Tensor]] = [[] for _ in sources]
-        memories: list[Memory] = []
-        settings = (self.cut, self.config.batch_size)
-        encode = self._in_dtype(encode)
-        if torch.is_grad_enabled() and self._tokens_read(sources) > _KEPT_TOKENS:
-            encode = _recomputed(encode)
-        for piece in encode_windows(sources, encode, *settings, progress):
-            differentiable = piece.states.requires_grad
-            if piece.source == len(memories):
-                recipe = None if recipes is None else recipes[piece.source]
-                memories.append(self._new_memory(sources[piece.source], piece, recipe, differentiable))
-            if differentiable:  # in training the states stay in the graph, as they are
-                pieces[piece.source].append(piece.states)
-            else:
-                memories[piece.source].store.put(piece.start, piece.states)
-        if differentiable:
-            for memory, parts in zip(memories, pieces, strict=True):
-                memory.store = ExactStore(torch.cat(parts))
-        if self._beside is not None:
-            for memory in memories:
-                self._put_beside(memory, self._beside(memory.token_ids))
-        return memories
-
-    def _put_beside(self, memory: Memory, others: Tensor | None) -> None:
-        states = memory.store.whole()
-        self._read.append((memory.token_ids, states))
-        if others is not None:
-            memory.store = ExactStore(torch.cat((states, others.to(states))))
-            memory.windows = max(2, memory.windows)  # it is no longer within one
-
-    def _new_memory(
-        self, source: TokenizedInput, piece: EncodedChunk, recipe: EncodingSpec | None, differentiable: bool
-    ) -> Memory:
-        windows = len(plan(source, self.cut))
-        rows, width = 0 if differentiable else source.length, piece.states.shape[1]
-        store = ExactStore.empty(rows, width, self._store_dtype(windows), self.config.device or piece.states.device)
-        return Memory(
-            store,
-            torch.cat((source.prefix, source.ids)).cpu(),
-            recipe,
-            windows,
-            source.prefix.shape[0],
-            first_window=None if piece.first_window is None else piece.first_window.clone(),
-            batch_size=self.config.batch_size,
-        )
+    def _tokenize_prefix(self, prefix: str | None) -> Tensor:
+        return torch.empty(0, dtype=torch.long) if prefix is None else prefix_token_ids(prefix, self.tokenizer)
 
     def _store_dtype(self, windows: int) -> torch.dtype:
-        """An input within the window is kept as the model has it; float16 would lose range."""
-        if windows > 1 and (self.config.dtype is not None or self.cut.causal):
+        """Dtype of the stored states; an input within the window keeps the model's own, except float16."""
+        if windows > 1 and (self.config.dtype is not None or self.window_spec.causal):
             return DTYPES[self.config.dtype or "bfloat16"]
-        own = plain_dtype(self._encoder)
-        return own if own in DTYPES.values() else torch.float32
+        dtype = module_dtype(self._encoder.module)
+        return dtype if dtype in DTYPES.values() else torch.float32  # float16 would lose range
 
-    def _tokens_read(self, sources: Sequence[TokenizedInput]) -> int:
-        """With those that several windows read."""
-        return sum(win.end - win.start for source in sources for win in plan(source, self.cut))
-
-    def _in_dtype(self, encode: Encode) -> Encode:
+    def _with_compute_dtype(self, encode: EncodeFn) -> EncodeFn:
         if self.config.compute_dtype is None:
             return encode
         dtype = DTYPES[self.config.compute_dtype]
 
-        def autocast(ids: Tensor, aligned: dict[str, Tensor]) -> Tensor:
+        def autocast_encode(ids: Tensor, aligned: dict[str, Tensor]) -> Tensor:
             with torch.autocast(self.device.type, dtype=dtype):
                 return encode(ids, aligned)
 
-        return autocast
+        return autocast_encode
 
 
-def _recomputed(encode: Encode) -> Encode:
-    """Only states are kept: a window's activations are computed again for its gradients."""
+def _with_checkpointing(encode: EncodeFn) -> EncodeFn:
+    """Keep only the states in the graph; a window's activations are computed again in the backward pass."""
 
-    def encode_twice(ids: Tensor, aligned: dict[str, Tensor]) -> Tensor:
+    def checkpointed_encode(ids: Tensor, aligned: dict[str, Tensor]) -> Tensor:
         return checkpoint(encode, ids, aligned, use_reentrant=False)
 
-    return encode_twice
+    return checkpointed_encode
 
 
-def _noted(written: list[str], pieces: Iterable[str]) -> Iterator[str]:
+def _add_distractors(memory: Memory, distractors: DistractorPool) -> None:
+    states = memory.store.all_states()
+    other_states = distractors.other_states(memory.token_ids)
+    distractors.record(memory.token_ids, states)
+    if other_states is not None:
+        memory.store = ExactStore(torch.cat((states, other_states.to(states))))
+        memory.windows = max(2, memory.windows)  # it no longer fits one window
+
+
+def _record_pieces(recorded: list[str], pieces: Iterable[str]) -> Iterator[str]:
     for piece in pieces:
-        written.append(piece)
+        recorded.append(piece)
         yield piece
 
 
-def _continued(earlier: str, text: TextSource) -> Iterator[str]:
-    """A text and what follows it, on a line of its own."""
+def _join_texts(earlier: str, text: TextSource) -> Iterator[str]:
+    """A text and its continuation, which begins on a new line."""
     yield from iter_text(earlier)
     if not earlier[-1:].isspace():
         yield "\n"

@@ -1,4 +1,4 @@
-"""What is kept of one long input: its states, one vector a token, and what is needed to show and to check them."""
+"""A memory: the states of one long input, one vector per token, and what is needed to show and to check them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ import torch
 from torch import Tensor
 
 from ..datastore import ExactStore, restore
-from ..errors import UnlimiformerError
+from ..errors import InputError, MemoryMismatchError
 from ..text.windows import WindowSpec
-from . import remote
-from . import storage as disk
+from . import remote, storage
 
 _KEYS = itertools.count(1)
 
 
 @dataclass(frozen=True)
 class RowSpec:
-    """What a decoder-only model's row holds, in words, and the selection and block size that wanted it."""
+    """What a row of a decoder-only model's memory holds: `layout` in words, and the settings that chose it."""
 
     selection: str
     block: int
@@ -31,10 +30,15 @@ class RowSpec:
 
 @dataclass(frozen=True)
 class EncodingSpec:
-    """What decides a memory's states, beside its text: digests of model and tokenizer, and how the text was read.
+    """Everything besides the text that decides a memory's states.
 
-    `prefix` are the token ids in front of every window. `tokenizer` is None when there was none. `kept` is None
-    for an encoder's states.
+    Parameters
+    ----------
+    model, tokenizer : fingerprints; `tokenizer` is None when the input was token ids.
+    window, overlap : how the text was cut.
+    prefix : token ids that precede every window.
+    dtype, compute_dtype : of the stored states, and of the encoder's matrix products.
+    row : what a row holds, for decoder-only models; None for an encoder's states.
     """
 
     model: str
@@ -44,63 +48,80 @@ class EncodingSpec:
     prefix: tuple[int, ...]
     dtype: str
     compute_dtype: str | None = None
-    kept: RowSpec | None = None
+    row: RowSpec | None = None
 
     @classmethod
-    def of(cls, told: dict[str, Any]) -> EncodingSpec:
-        """From what JSON keeps of it."""
-        kept = told.get("kept")
-        return cls(**{**told, "prefix": tuple(told["prefix"]), "kept": None if kept is None else RowSpec(**kept)})
+    def from_dict(cls, values: dict[str, Any]) -> EncodingSpec:
+        """Read what `to_dict` gave; the key of `row` on disk is `kept`."""
+        try:
+            values = dict(values)
+            row = values.pop("kept", None)
+            return cls(**{**values, "prefix": tuple(values["prefix"]), "row": None if row is None else RowSpec(**row)})
+        except (TypeError, KeyError, ValueError) as error:
+            raise MemoryMismatchError(
+                f"the memory's description of how it was made cannot be understood ({error}); index the text again"
+            ) from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON; the inverse of `from_dict`."""
+        values = asdict(self)
+        values["kept"] = values.pop("row")
+        return values
 
     @property
-    def cut(self) -> WindowSpec:
-        """How the text was cut."""
-        return WindowSpec(self.window, self.overlap, causal=self.kept is not None)
+    def window_spec(self) -> WindowSpec:
+        """How the text was cut into windows."""
+        return WindowSpec(self.window, self.overlap, causal=self.row is not None)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings of a wrapper that reads as this text was read."""
-        told = {"window": self.window, "overlap": self.overlap, "compute_dtype": self.compute_dtype}
-        return told if self.kept is None else {**told, "selection": self.kept.selection, "block": self.kept.block}
+        """Settings of a wrapper that encodes as this memory was encoded."""
+        values = {"window": self.window, "overlap": self.overlap, "compute_dtype": self.compute_dtype}
+        return values if self.row is None else {**values, "selection": self.row.selection, "block": self.row.block}
 
     def differences(self, other: EncodingSpec, ignored: tuple[str, ...] = ()) -> list[str]:
-        """What another recipe has otherwise, in words."""
-        told = []
-        for name in (each.name for each in fields(self)):
+        """Describe, for a message, what `other` has that this spec has not."""
+        changes = []
+        for name in (spec_field.name for spec_field in fields(self)):
             mine, theirs = getattr(self, name), getattr(other, name)
             if name in ignored or mine == theirs or (name == "tokenizer" and None in (mine, theirs)):
                 continue
-            if name in ("model", "tokenizer"):
-                told.append(f"another {name}")
-            elif name == "prefix":
-                told.append("another prefix")
-            elif name == "kept":
+            if name in ("model", "tokenizer", "prefix"):
+                changes.append(f"another {name}")
+            elif name == "row":
                 if mine is None or theirs is None or mine.layout != theirs.layout:
-                    told.append(_other_rows(mine, theirs))
+                    changes.append(_row_difference(mine, theirs))
             else:
-                told.append(f"{name} {theirs} instead of {mine}")
-        return told
+                changes.append(f"{name} {theirs} instead of {mine}")
+        return changes
 
 
 @dataclass(eq=False)
 class Memory:
     """One encoded input. A wrapped model attends to it; `save` and `load` keep it on disk.
 
-    token_ids (S,): the prefix's tokens, then the text's. offsets (S, 2): characters of the source text that a token
-    covers, (0, 0) where it covers none; None when they are not known. first_window (W, D): what the truncated model
-    would see, kept for layers and heads that do not retrieve. batch_size: windows that were encoded together.
-    recipe: None if the input was read in the model's forward.
+    Parameters
+    ----------
+    store : the states, and how they are searched.
+    token_ids : (S,) the prefix's tokens, then the text's.
+    spec : how it was encoded; None if it was encoded inside the model's own forward.
+    windows : number of windows; 1 means that the input fits the model.
+    offsets : (S, 2) characters of the text that each token covers, (0, 0) where it covers none; None if unknown.
+    first_window : (W, D) what the truncated model would see, for layers and heads that do not retrieve.
+    batch_size : number of windows that were encoded together.
+    stored_text : the text, or the file that holds it.
+    key : identifies the memory inside a running process.
     """
 
     store: ExactStore
     token_ids: Tensor
-    recipe: EncodingSpec | None
+    spec: EncodingSpec | None
     windows: int
     prefix_tokens: int = 0
     offsets: Tensor | None = None
     first_window: Tensor | None = None
     batch_size: int | None = None
-    written_text: str | Path | None = field(default=None, repr=False)
+    stored_text: str | Path | None = field(default=None, repr=False)
     key: int = field(default_factory=lambda: next(_KEYS), repr=False)
 
     def __len__(self) -> int:
@@ -108,67 +129,75 @@ class Memory:
 
     @property
     def prefix_ids(self) -> Tensor:
-        """Token ids in front of the text, as indices."""
+        """Token ids of the prefix, as int64."""
         return self.token_ids[: self.prefix_tokens].long()
 
     @property
     def text_ids(self) -> Tensor:
-        """Token ids of the text, as indices."""
+        """Token ids of the text, as int64."""
         return self.token_ids[self.prefix_tokens :].long()
 
     @property
     def text_tokens(self) -> int:
-        """How many tokens the text has, without its prefix."""
+        """Number of tokens of the text, without the prefix."""
         return len(self) - self.prefix_tokens
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the states and of what finds them."""
+        """Bytes of the states and of their search index."""
         return self.store.nbytes
 
     @property
     def text(self) -> str:
-        """The source text, which offsets count in."""
-        if self.written_text is None:
-            raise UnlimiformerError("the memory was made from token ids and knows no text; index a text instead")
-        if isinstance(self.written_text, Path):
-            return self.written_text.read_bytes().decode("utf-8")
-        return self.written_text
+        """The source text, in which `offsets` count characters."""
+        if self.stored_text is None:
+            raise InputError("the memory was made from token ids and has no text; index a text instead")
+        if isinstance(self.stored_text, Path):
+            return self.stored_text.read_bytes().decode("utf-8")
+        return self.stored_text
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Writes the memory to a folder, whole or not at all; an older memory there is replaced."""
-        if self.recipe is None:
-            raise UnlimiformerError("the memory was read inside the model's own forward; make one with index()")
-        search, beside = self.store.state_dict()
-        about = describe(self.recipe, self.windows, self.batch_size, search)
-        disk.write(Path(folder), about, {**self.arrays(), **beside})
+        """Write the memory to a folder, whole or not at all; an older memory there is replaced."""
+        if self.spec is None:
+            raise InputError("the memory was encoded inside the model's own forward; make one with index()")
+        search, search_arrays = self.store.state_dict()
+        about = describe(self.spec, self.windows, self.batch_size, search)
+        storage.write(Path(folder), about, {**self.arrays(), **search_arrays})
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], verify: bool = True) -> Memory:
-        """Opens a saved memory: its arrays stay on disk, mapped, and may be read by many processes at once.
+        """Open a saved memory. Its arrays are memory-mapped, so many processes can share one that exceeds RAM.
 
-        A damaged or foreign folder is refused. Without `verify` sizes are checked but not contents. A memory at a URL
-        that fsspec knows is copied to the user's cache first.
+        Parameters
+        ----------
+        folder : a folder, or a URL that fsspec knows; a memory at a URL is copied to the user's cache first.
+        verify : compare every file with its checksum; otherwise only sizes are checked.
         """
-        source = remote.download(str(folder)) if remote.is_url(str(folder)) else Path(folder)
-        about, arrays = disk.read(source, verify)
-        recipe = EncodingSpec.of(about["recipe"])
-        return cls(
-            restore(about["search"], arrays, lambda name: disk.array_path(source, name)),
-            arrays["token_ids"],
-            recipe,
-            about["windows"],
-            len(recipe.prefix),
-            arrays.get("offsets"),
-            arrays.get("first_window"),
-            about["batch_size"],
-            disk.array_path(source, "text"),
-        )
+        path = remote.download(str(folder)) if remote.is_url(str(folder)) else Path(folder)
+        about, arrays = storage.read(path, verify)
+        try:
+            spec = EncodingSpec.from_dict(about["recipe"])
+            return cls(
+                restore(about["search"], arrays, lambda name: storage.array_path(path, name)),
+                arrays["token_ids"],
+                spec,
+                about["windows"],
+                len(spec.prefix),
+                arrays.get("offsets"),
+                arrays.get("first_window"),
+                about["batch_size"],
+                storage.array_path(path, "text"),
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise MemoryMismatchError(
+                f"{path} has a description that cannot be understood ({type(error).__name__}: {error}); "
+                "index the text again"
+            ) from None
 
     def arrays(self) -> dict[str, Tensor]:
-        """What is kept on disk, beside the arrays of a search."""
-        text = None if self.written_text is None else torch.frombuffer(bytearray(self.text.encode()), dtype=torch.uint8)
-        named = {
+        """What is stored on disk, besides the arrays of a search index."""
+        text = None if self.stored_text is None else torch.frombuffer(bytearray(self.text.encode()), dtype=torch.uint8)
+        arrays = {
             "token_ids": self.token_ids.to(torch.int32),
             "offsets": self.offsets,
             "text": text,
@@ -176,10 +205,10 @@ class Memory:
             "states": self.store.states,
             "scales": self.store.scales,
         }
-        return {name: array for name, array in named.items() if array is not None}
+        return {name: array for name, array in arrays.items() if array is not None}
 
 
-def _other_rows(mine: RowSpec | None, theirs: RowSpec | None) -> str:
+def _row_difference(mine: RowSpec | None, theirs: RowSpec | None) -> str:
     if mine is None or theirs is None:
         return "another kind of model"
     for name in ("selection", "block"):
@@ -188,6 +217,6 @@ def _other_rows(mine: RowSpec | None, theirs: RowSpec | None) -> str:
     return "other layers or heads"
 
 
-def describe(recipe: EncodingSpec, windows: int, batch_size: int | None, search: dict[str, Any]) -> dict[str, Any]:
-    """What a memory's folder says about it, beside its arrays; `search` is what its store says of itself."""
-    return {"recipe": asdict(recipe), "windows": windows, "batch_size": batch_size, "search": search}
+def describe(spec: EncodingSpec, windows: int, batch_size: int | None, search: dict[str, Any]) -> dict[str, Any]:
+    """The part of memory.json that is about the memory; `search` is the store's own state."""
+    return {"recipe": spec.to_dict(), "windows": windows, "batch_size": batch_size, "search": search}

@@ -1,201 +1,217 @@
-"""Writes a memory to disk while it is being encoded, and knows what of an earlier one can be kept.
+"""Write a memory to disk while it is encoded, and reuse what an earlier run or an earlier text has in common with it.
 
-A window's states depend on its own tokens alone. So whatever was encoded before, by an interrupted run or for a memory
-whose text has grown since, is kept up to the first window that reads another token.
+A window's states depend on its own tokens alone. So windows that were encoded before, by an interrupted run or for a
+text that has grown since, are kept up to the first window that contains another token.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..datastore import ExactStore, encode_rows
-from ..errors import UnlimiformerError
+from ..errors import InputError, MemoryMismatchError
 from ..text.tokenization import Tokens
-from .encode import EncodedChunk, TokenizedInput, plan
+from .description import is_memory
+from .encode import EncodedChunk, TokenizedInput, plan_input_windows
 from .memory import EncodingSpec, Memory, describe
-from .storage import PartialWrite, is_memory
+from .storage import PartialWrite
 
-_STATES = ("states", "scales", "first_window")
-_WORDS = ("text", "token_ids", "offsets")
-_COPIED = 1 << 14  # rows copied at a time
+_STATE_ARRAYS = ("states", "scales", "first_window")
+_TEXT_ARRAYS = ("text", "token_ids", "offsets")
+_COPY_ROWS = 1 << 14  # rows copied at a time
 
 
 class MemoryWriter:
-    """One memory being written to a draft: its tokens, then the states of its windows, in order."""
+    """An `IndexSink` on disk: first the tokens of one input, then the states of its windows, in order.
 
-    def __init__(self, draft: PartialWrite, recipe: EncodingSpec, batch_size: int, overwrite: bool = False) -> None:
-        self._draft, self._recipe, self._overwrite = draft, recipe, overwrite
-        self.batch_size = batch_size  # that of an earlier run, if its windows are kept: a state depends on its company
-        self._journal = draft.journal()
+    `windows` is the number of windows, `done` how many of them are stored already. `batch_size` is that of the earlier
+    run if its windows are reused, because a state depends slightly on the windows that were encoded with it.
+    """
+
+    def __init__(
+        self, partial_write: PartialWrite, spec: EncodingSpec, batch_size: int, overwrite: bool = False
+    ) -> None:
+        self._partial, self._spec, self._overwrite = partial_write, spec, overwrite
+        self._checkpoint = partial_write.load_checkpoint()
+        self.batch_size = batch_size
+        self.store_dtype = torch.float32
         self.done = 0
         self.windows = 0
 
-    def keep_text(self, pieces: Iterable[str]) -> Iterator[str]:
-        """Passes a text on and writes it down."""
-        self._draft.drop("new_text")
+    def write_text(self, pieces: Iterable[str]) -> Iterator[str]:
+        """Store the text and pass its pieces on."""
+        self._partial.drop("new_text")
         for piece in pieces:
             if piece:
-                self._draft.append("new_text", torch.frombuffer(bytearray(_encoded(piece)), dtype=torch.uint8))
+                self._partial.append("new_text", torch.frombuffer(bytearray(_to_utf8(piece)), dtype=torch.uint8))
                 yield piece
 
     def write_tokens(self, tokens: Iterable[Tokens]) -> TokenizedInput:
-        """Writes the tokens down, keeps what was encoded of them before, and gives them back as they lie on disk."""
-        draft, lead = self._draft, len(self._recipe.prefix)
-        draft.drop("new_token_ids")
-        draft.drop("new_offsets")
-        nowhere = torch.zeros((lead, 2), dtype=torch.int64)
-        draft.append("new_token_ids", torch.tensor(self._recipe.prefix, dtype=torch.int32))
+        """Store the tokens, reuse windows that were encoded before, and return the tokens mapped from disk."""
+        partial, prefix_length = self._partial, len(self._spec.prefix)
+        partial.drop("new_token_ids")
+        partial.drop("new_offsets")
+        prefix_offsets = torch.zeros((prefix_length, 2), dtype=torch.int64)
+        partial.append("new_token_ids", torch.tensor(self._spec.prefix, dtype=torch.int32))
         for part in tokens:
-            draft.append("new_token_ids", part.ids.to(torch.int32))
+            partial.append("new_token_ids", part.ids.to(torch.int32))
             if part.offsets is not None:
-                draft.append("new_offsets", torch.cat((nowhere, part.offsets)))
-                nowhere = nowhere[:0]
-        self.windows = len(plan(self._source("new_token_ids"), self._recipe.cut))
-        self._reuse()
-        for name in _WORDS:
-            draft.rename(f"new_{name}", name)
-        draft.record(**self._told())
-        return self._source("token_ids")
+                partial.append("new_offsets", torch.cat((prefix_offsets, part.offsets)))
+                prefix_offsets = prefix_offsets[:0]
+        self.windows = len(plan_input_windows(self._read_tokens("new_token_ids"), self._spec.window_spec))
+        self._reuse_windows()
+        for name in _TEXT_ARRAYS:
+            partial.rename(f"new_{name}", name)
+        self._save_checkpoint()
+        return self._read_tokens("token_ids")
 
-    def put(self, piece: EncodedChunk, dtype: torch.dtype) -> None:
-        """Writes down the states of the next window."""
-        states, scales = encode_rows(piece.states, dtype)
-        self._draft.append("states", states)
+    def put(self, chunk: EncodedChunk) -> None:
+        """Store the states of the next window."""
+        states, scales = encode_rows(chunk.states, self.store_dtype)
+        self._partial.append("states", states)
         if scales is not None:
-            self._draft.append("scales", scales)
-        if piece.first_window is not None:
-            self._draft.append("first_window", piece.first_window)
+            self._partial.append("scales", scales)
+        if chunk.first_window is not None:
+            self._partial.append("first_window", chunk.first_window)
 
-    def record(self, windows: int) -> None:
-        """Notes how many windows are done: an interrupted run will go on from there."""
-        self.done = windows
-        self._draft.record(**self._told())
+    def commit(self, windows_done: int) -> None:
+        """Record how many windows are stored: an interrupted run continues from there."""
+        self.done = windows_done
+        self._save_checkpoint()
 
-    def drafted(self) -> Memory:
-        """The memory as it lies in the draft."""
-        states, ids = self._draft.mapped("states"), self._draft.mapped("token_ids")
+    def memory(self) -> Memory:
+        """The memory as it is on disk so far."""
+        states, ids = self._partial.array("states"), self._partial.array("token_ids")
         assert states is not None and ids is not None
-        store = ExactStore(states, self._draft.mapped("scales"))
-        first = self._draft.mapped("first_window")
-        return Memory(store, ids, self._recipe, self.windows, len(self._recipe.prefix), first_window=first)
+        store = ExactStore(states, self._partial.array("scales"))
+        first_window = self._partial.array("first_window")
+        return Memory(store, ids, self._spec, self.windows, len(self._spec.prefix), first_window=first_window)
 
-    def finish(self, store: ExactStore) -> None:
-        """Puts the memory in the place of an older one; `store` is how it is searched."""
-        search, beside = store.state_dict()
-        for name, array in beside.items():
-            self._draft.drop(name)
-            self._draft.append(name, array)
-        self._draft.finish(describe(self._recipe, self.windows, self.batch_size, search))
+    def publish(self, store: ExactStore) -> None:
+        """Replace an older memory in the folder by this one; `store` is how it is searched."""
+        search, search_arrays = store.state_dict()
+        for name, array in search_arrays.items():
+            self._partial.drop(name)
+            self._partial.append(name, array)
+        self._partial.publish(describe(self._spec, self.windows, self.batch_size, search))
 
-    def _told(self) -> dict[str, Any]:
-        return {"recipe": asdict(self._recipe), "batch_size": self.batch_size, "done": self.done}
+    def _save_checkpoint(self) -> None:
+        fields: dict[str, Any] = {"recipe": self._spec.to_dict(), "batch_size": self.batch_size}
+        self._partial.save_checkpoint(self.done, **fields)
 
-    def _source(self, name: str) -> TokenizedInput:
-        ids, lead = self._draft.mapped(name), len(self._recipe.prefix)
+    def _read_tokens(self, name: str) -> TokenizedInput:
+        ids, prefix_length = self._partial.array(name), len(self._spec.prefix)
         assert ids is not None
-        return TokenizedInput(ids[lead:], torch.tensor(self._recipe.prefix, dtype=torch.long), {})
+        return TokenizedInput(ids[prefix_length:], torch.tensor(self._spec.prefix, dtype=torch.long), {})
 
-    def _reuse(self) -> None:
-        """Keeps the windows that an unfinished draft, or else the finished memory, has in common with the new text."""
-        draft, rows = self._draft, self._journal.get("rows", {})
-        new = draft.mapped("new_token_ids")
-        assert new is not None
-        if self._journal.get("done", 0) > 0 and not self._overwrite:
-            draft.keep("token_ids", rows["token_ids"])
-            old = draft.mapped("token_ids")
-            assert old is not None
-            same = EncodingSpec.of(self._journal["recipe"]) == self._recipe
-            if not same or not _same_text(old, new):
-                raise UnlimiformerError(
-                    f"{draft.folder} holds the unfinished memory of another text or setting "
-                    f"({self._journal['done']} windows); finish that, remove {draft.folder / 'partial'}, "
-                    "or give another path"
-                )
-            self.batch_size = self._journal["batch_size"]
-            kept, count = self._kept(old, new, self._journal["done"])
-            for name in _STATES:
-                if name in rows:
-                    draft.keep(name, rows[name])
-            self.done = kept
-            draft.record(**self._told())  # before anything changes: it is true before and after
-            for name in _STATES:
-                if not kept:
-                    draft.drop(name)
-                elif name in rows and name != "first_window":
-                    draft.shorten(name, count)
+    def _reuse_windows(self) -> None:
+        """Keep the windows that an unfinished write, or else the finished memory, shares with the new text."""
+        partial = self._partial
+        new_ids = partial.array("new_token_ids")
+        assert new_ids is not None
+        if self._checkpoint.get("done", 0) > 0 and not self._overwrite:
+            self._resume(new_ids)
             return
-        for name in _STATES:
-            draft.drop(name)
-        draft.record(**self._told())
-        if is_memory(draft.folder):
-            self.done = self._copy_finished(new)
+        for name in _STATE_ARRAYS:
+            partial.drop(name)
+        self._save_checkpoint()
+        if is_memory(partial.folder):
+            self.done = self._copy_finished(new_ids)
 
-    def _copy_finished(self, new: Tensor) -> int:
-        """Copies what the finished memory in the folder has in common with the new text; it stays as it is."""
-        draft = self._draft
+    def _resume(self, new_ids: Tensor) -> None:
+        """Continue an interrupted run, which must be of the same settings and of nearly the same text."""
+        partial, checkpoint = self._partial, self._checkpoint
+        row_types = checkpoint.get("rows", {})
+        partial.resume_array("token_ids", row_types["token_ids"])
+        old_ids = partial.array("token_ids")
+        assert old_ids is not None
+        same_spec = EncodingSpec.from_dict(checkpoint["recipe"]) == self._spec
+        if not same_spec or not _is_same_text(old_ids, new_ids):
+            raise MemoryMismatchError(
+                f"{partial.folder} holds the unfinished memory of another text or setting "
+                f"({checkpoint['done']} windows); finish that, remove {partial.folder / 'partial'}, "
+                "or give another path"
+            )
+        self.batch_size = checkpoint["batch_size"]
+        self.done, rows = self._count_reusable(old_ids, new_ids, checkpoint["done"])
+        for name in _STATE_ARRAYS:
+            if name in row_types:
+                partial.resume_array(name, row_types[name])
+        self._save_checkpoint()  # before anything changes: it is true before and after
+        for name in _STATE_ARRAYS:
+            if not self.done:
+                partial.drop(name)
+            elif name in row_types and name != "first_window":
+                partial.truncate(name, rows)
+
+    def _copy_finished(self, new_ids: Tensor) -> int:
+        """Copy the windows that the finished memory in the folder shares with the new text, and count them."""
+        partial = self._partial
         try:
-            memory = Memory.load(draft.folder)
-        except UnlimiformerError:
+            memory = Memory.load(partial.folder)
+        except MemoryMismatchError:
             if self._overwrite:
                 return 0
             raise
-        assert memory.recipe is not None
-        changes = self._recipe.differences(memory.recipe)
-        if changes or not _same_text(memory.token_ids, new):
+        assert memory.spec is not None
+        changes = self._spec.differences(memory.spec)
+        if changes or not _is_same_text(memory.token_ids, new_ids):
             if self._overwrite:
                 return 0
-            what = ", ".join(changes) if changes else "another text"
-            raise UnlimiformerError(
-                f"{draft.folder} is a memory made with {what}; give another path, or allow "
+            reason = ", ".join(changes) if changes else "another text"
+            raise MemoryMismatchError(
+                f"{partial.folder} is a memory made with {reason}; give another path, or allow "
                 "it to be overwritten (--overwrite)"
             )
         self.batch_size = memory.batch_size or self.batch_size
-        kept, count = self._kept(memory.token_ids, new, memory.windows)
-        if kept:
-            parts = (memory.store.states, memory.store.scales, memory.first_window)
-            for name, array in zip(_STATES, parts, strict=True):
+        windows, rows = self._count_reusable(memory.token_ids, new_ids, memory.windows)
+        if windows:
+            arrays = (memory.store.states, memory.store.scales, memory.first_window)
+            for name, array in zip(_STATE_ARRAYS, arrays, strict=True):
                 if array is not None:
-                    for part in array[: None if name == "first_window" else count].split(_COPIED):
-                        draft.append(name, part)
-        return kept
+                    for part in array[: None if name == "first_window" else rows].split(_COPY_ROWS):
+                        partial.append(name, part)
+        return windows
 
-    def _kept(self, old: Tensor, new: Tensor, done: int) -> tuple[int, int]:
-        """How many windows, and how many rows, are the same for both: `done` windows of `old` were encoded."""
-        recipe, lead = self._recipe, len(self._recipe.prefix)
-        prefix = torch.tensor(recipe.prefix, dtype=torch.long)
-        before, after = (plan(TokenizedInput(ids[lead:], prefix, {}), recipe.cut) for ids in (old, new))
-        common = _common(old, new) - lead
-        kept = 0
-        for was, will_be in zip(before[:done], after, strict=False):
-            if was != will_be or will_be.end > common:
+    def _count_reusable(self, old_ids: Tensor, new_ids: Tensor, done: int) -> tuple[int, int]:
+        """How many of the `done` encoded windows of the old text the new text shares, and how many rows they have."""
+        spec, prefix_length = self._spec, len(self._spec.prefix)
+        prefix = torch.tensor(spec.prefix, dtype=torch.long)
+        old_plan, new_plan = (
+            plan_input_windows(TokenizedInput(ids[prefix_length:], prefix, {}), spec.window_spec)
+            for ids in (old_ids, new_ids)
+        )
+        common_tokens = _common_length(old_ids, new_ids) - prefix_length
+        windows = 0
+        for old_window, new_window in zip(old_plan[:done], new_plan, strict=False):
+            if old_window != new_window or new_window.end > common_tokens:
                 break
-            kept += 1
-        if kept < len(after):  # windows of one batch are encoded together, and always with the same neighbours
-            kept -= kept % self.batch_size
-        return kept, lead + after[kept - 1].keep_end if kept else 0
+            windows += 1
+        if windows < len(new_plan):  # windows of one batch are encoded together, and always with the same neighbours
+            windows -= windows % self.batch_size
+        return windows, prefix_length + new_plan[windows - 1].keep_end if windows else 0
 
 
-def _encoded(piece: str) -> bytes:
+def _to_utf8(piece: str) -> bytes:
     try:
         return piece.encode()
     except UnicodeEncodeError as error:
-        raise UnlimiformerError(
-            f"the text has {piece[error.start]!r}, half of a character, which no file can keep; read it as UTF-8"
+        raise InputError(
+            f"the text has {piece[error.start]!r}, half of a character, which UTF-8 cannot store; expected valid text"
         ) from None
 
 
-def _common(old: Tensor, new: Tensor) -> int:
-    """How many tokens two texts begin with in common."""
-    shorter = min(old.shape[0], new.shape[0])
-    different = (old[:shorter] != new[:shorter]).nonzero()
+def _common_length(old_ids: Tensor, new_ids: Tensor) -> int:
+    """Number of tokens at the beginning that two texts share."""
+    shorter = min(old_ids.shape[0], new_ids.shape[0])
+    different = (old_ids[:shorter] != new_ids[:shorter]).nonzero()
     return int(different[0]) if different.shape[0] else shorter
 
 
-def _same_text(old: Tensor, new: Tensor) -> bool:
-    """Whether a text is another's continuation or correction, and not another text: half of it is the same."""
-    return 2 * _common(old, new) >= old.shape[0]
+def _is_same_text(old_ids: Tensor, new_ids: Tensor) -> bool:
+    """Whether the new text continues or corrects the old one: at least half of the old one is unchanged."""
+    return 2 * _common_length(old_ids, new_ids) >= old_ids.shape[0]

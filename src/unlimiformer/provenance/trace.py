@@ -1,7 +1,7 @@
-"""Hears every retrieval while a model generates. Afterwards each sequence is told its own: also the winner of a beam
-search, whose tokens were predicted by different rows.
+"""Record every retrieval while a model generates, and give each sequence its own part afterwards.
 
-What is heard is kept as it comes, so that listening takes no time: 12 bytes a hit, of every row, layer and head.
+That includes the winner of a beam search, whose tokens were predicted by different rows. Records are kept as they come,
+12 bytes per hit of every row, layer and head, so tracing takes hardly any time.
 """
 
 from __future__ import annotations
@@ -13,20 +13,23 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..memory.memory import Memory
+from ..memory import Memory
 
 
 @dataclass(frozen=True)
 class Attention:
-    """What one layer attended to for T tokens: source tokens (T, H, K) and how much, of sum one a head."""
+    """Attention of one layer for T target tokens: source tokens `index` (T, H, K) and `weights` (T, H, K).
+
+    The weights of a head add up to one.
+    """
 
     index: Tensor
     weights: Tensor
 
 
 @dataclass(frozen=True)
-class _Heard:
-    """One call of a layer for rows of one memory, with targets from `start` on: index and weights (R, T, H, K)."""
+class _LayerCall:
+    """One call of a layer for rows that share a memory, with targets from `start` on: arrays (R, T, H, K)."""
 
     layer: int
     start: int
@@ -35,50 +38,39 @@ class _Heard:
     weights: Tensor
 
 
-class Ear:
-    """Hears one call."""
-
-    def __init__(
-        self, notes: dict[int, list[_Heard]], layer: int, start: int, rows: Sequence[int], length: int
-    ) -> None:
-        self._notes, self._layer, self._start, self._rows, self._length = notes, layer, start, rows, length
-
-    def hear(self, memory: Memory, index: Tensor, weights: Tensor) -> None:
-        """Hits (N, K) of N queries: rows, their targets, their heads, these fastest."""
-        shape = (len(self._rows), self._length, -1, index.shape[-1])
-        heard = _Heard(self._layer, self._start, self._rows, index.reshape(shape), weights.reshape(shape))
-        self._notes.setdefault(memory.key, []).append(heard)
-
-
 class AttentionTrace:
-    """Hears a whole generation, from the first target on."""
+    """All retrievals of one generation, from the first target token on."""
 
     def __init__(self) -> None:
-        self._heard: dict[int, list[_Heard]] = {}
+        self._calls: dict[int, list[_LayerCall]] = {}  # by the memory's key
         self._start = self._end = 0
 
-    def begins(self, layer: int, length: int) -> None:
-        """A layer is called for so many targets; the first layer's call begins a step."""
+    def begin_call(self, layer: int, length: int) -> None:
+        """A layer is called for `length` target tokens; the first layer's call begins a step."""
         if layer == 0:
             self._start, self._end = self._end, self._end + length
 
-    def ear(self, layer: int, rows: Sequence[int], length: int) -> Ear:
-        """For a layer's call, of which these rows have one memory."""
-        return Ear(self._heard, layer, self._start, rows, length)
+    def record(
+        self, layer: int, rows: Sequence[int], length: int, memory: Memory, index: Tensor, weights: Tensor
+    ) -> None:
+        """Record hits (N, K) of N queries: rows x target tokens x heads, heads varying fastest."""
+        shape = (len(rows), length, -1, index.shape[-1])
+        call = _LayerCall(layer, self._start, rows, index.reshape(shape), weights.reshape(shape))
+        self._calls.setdefault(memory.key, []).append(call)
 
-    def followed(self, memory: Memory, rows: Sequence[int], first: int) -> dict[int, Attention]:
-        """By layer, for tokens that were predicted by these rows, the first of them at target `first`."""
-        by_layer: dict[int, list[_Heard]] = {}
-        for heard in self._heard.get(memory.key, ()):
-            by_layer.setdefault(heard.layer, []).append(heard)
-        found = {}
-        for layer, calls in by_layer.items():
-            starts = [each.start for each in calls]
+    def by_layer(self, memory: Memory, rows: Sequence[int], first_target: int) -> dict[int, Attention]:
+        """Attention of each layer for tokens that these rows predicted, the first of them at `first_target`."""
+        calls_by_layer: dict[int, list[_LayerCall]] = {}
+        for call in self._calls.get(memory.key, ()):
+            calls_by_layer.setdefault(call.layer, []).append(call)
+        attention = {}
+        for layer, calls in calls_by_layer.items():
+            starts = [call.start for call in calls]
             index, weights = [], []
-            for target, row in enumerate(rows, first):
-                heard = calls[bisect_right(starts, target) - 1]
-                place = heard.rows.index(row), target - heard.start
-                index.append(heard.index[place].cpu())
-                weights.append(heard.weights[place].float().cpu())
-            found[layer] = Attention(torch.stack(index), torch.stack(weights))
-        return found
+            for target, row in enumerate(rows, first_target):
+                call = calls[bisect_right(starts, target) - 1]
+                position = call.rows.index(row), target - call.start
+                index.append(call.index[position].cpu())
+                weights.append(call.weights[position].float().cpu())
+            attention[layer] = Attention(torch.stack(index), torch.stack(weights))
+        return attention

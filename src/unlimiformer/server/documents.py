@@ -1,4 +1,7 @@
-"""Documents on disk: a folder each, with the text, its memory, and what is known of it. Names never become paths."""
+"""Documents on disk: one folder each, with the text, its memory and its state.
+
+Folders are named by a random id. The name that a user gives to a document is only stored, never used as a path.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,13 @@ from typing import Any, Literal
 from ..utils.files import atomic_write
 
 State = Literal["waiting", "reading", "ready", "failed"]
-_ABOUT, _TEXT, _MEMORY = "document.json", "text.txt", "memory"
-_GONE = ".gone"
+_METADATA, _TEXT, _MEMORY = "document.json", "text.txt", "memory"
+_REMOVED, _UNFINISHED = ".gone", ".part"
 
 
 @dataclass(frozen=True)
 class StoredDocument:
-    """One text. `error` says why it could not be read."""
+    """One document. `state` is "reading" while it is indexed; `error` says why it failed or has to wait."""
 
     id: str
     name: str
@@ -32,78 +35,93 @@ class StoredDocument:
 
 
 class DocumentStore:
-    """All documents of a folder. What was being read when a process ended, or failed, is tried again."""
+    """All documents of a folder, safe to use from several threads.
+
+    A document whose indexing was interrupted or failed in an earlier process is waiting again.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._lock = threading.Lock()
         folder.mkdir(parents=True, exist_ok=True)
         for path in folder.iterdir():
-            if path.name.endswith((_GONE, ".part")):
+            if path.name.endswith((_REMOVED, _UNFINISHED)):
                 shutil.rmtree(path, ignore_errors=True)
-        found = [_read(path / _ABOUT) for path in folder.iterdir() if (path / _ABOUT).is_file()]
-        whole = [document for document in found if document is not None]
-        self._documents = {document.id: document for document in sorted(whole, key=lambda each: each.created)}
-        for document in self.documents():
-            if document.state in ("reading", "failed"):
-                self.update(document.id, state="waiting", error=None)
+        stored = [_load(path / _METADATA) for path in folder.iterdir() if (path / _METADATA).is_file()]
+        documents = sorted((document for document in stored if document is not None), key=lambda item: item.created)
+        self._documents = {document.id: _with_fresh_state(document) for document in documents}
 
-    def documents(self) -> list[StoredDocument]:
-        """In the order of their coming."""
+    def all(self) -> list[StoredDocument]:
+        """Return all documents, oldest first."""
         with self._lock:
             return list(self._documents.values())
 
-    def get(self, number: str) -> StoredDocument | None:
-        """The document of this id."""
+    def get(self, document_id: str) -> StoredDocument | None:
+        """Return the document with this id, or None."""
         with self._lock:
-            return self._documents.get(number)
+            return self._documents.get(document_id)
 
     def add(self, name: str, text: str) -> StoredDocument:
-        """A new document, there whole or not at all; ends of lines are one character, as readers make them."""
+        """Store a new document completely, or not at all if the disk refuses.
+
+        Line ends become a single newline, as when a file is read, so that character offsets agree.
+        """
         text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
         document = StoredDocument(secrets.token_hex(8), name, len(text), time.time())
-        part = self.folder / f"{document.id}.part"
-        part.mkdir()
-        (part / _TEXT).write_bytes(text.encode("utf-8"))
-        (part / _ABOUT).write_text(json.dumps(asdict(document)), encoding="utf-8")
-        part.rename(self.folder / document.id)
+        unfinished = self.folder / f"{document.id}{_UNFINISHED}"
+        try:
+            unfinished.mkdir()
+            (unfinished / _TEXT).write_bytes(text.encode("utf-8"))
+            (unfinished / _METADATA).write_text(json.dumps(asdict(document)), encoding="utf-8")
+            unfinished.rename(self.folder / document.id)
+        except OSError:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise
         with self._lock:
             self._documents[document.id] = document
         return document
 
-    def update(self, number: str, **changes: Any) -> None:
-        """Notes something; of a document that was removed, nothing."""
-        with self._lock:
-            if number in self._documents:
-                changed = self._documents[number] = replace(self._documents[number], **changes)
-                atomic_write(self.folder / number / _ABOUT, json.dumps(asdict(changed)))
+    def update(self, document_id: str, **changes: Any) -> None:
+        """Change fields of a document; do nothing if it was removed.
 
-    def remove(self, number: str) -> bool:
-        """Whether there was such a document; its files go."""
+        If writing to disk fails, the change still holds in this process.
+        """
         with self._lock:
-            found = self._documents.pop(number, None)
-            if found is not None:
-                (self.folder / number).rename(self.folder / f"{number}{_GONE}")
-        if found is not None:
-            shutil.rmtree(self.folder / f"{number}{_GONE}", ignore_errors=True)
-        return found is not None
+            if document_id in self._documents:
+                document = replace(self._documents[document_id], **changes)
+                self._documents[document_id] = document
+                atomic_write(self.folder / document_id / _METADATA, json.dumps(asdict(document)))
 
-    def text(self, document: StoredDocument) -> str:
-        """All of it."""
+    def remove(self, document_id: str) -> bool:
+        """Delete a document and its files; return whether it existed."""
+        removed = self.folder / f"{document_id}{_REMOVED}"
+        with self._lock:
+            if self._documents.pop(document_id, None) is None:
+                return False
+            (self.folder / document_id).rename(removed)
+        shutil.rmtree(removed, ignore_errors=True)
+        return True
+
+    def read_text(self, document: StoredDocument) -> str:
+        """Return the whole text of a document."""
         return self.text_path(document).read_bytes().decode("utf-8")
 
     def text_path(self, document: StoredDocument) -> Path:
-        """Of the text."""
+        """Return the path of a document's text file."""
         return self.folder / document.id / _TEXT
 
     def memory_path(self, document: StoredDocument) -> Path:
-        """Of the memory."""
+        """Return the folder of a document's memory; it may not exist yet."""
         return self.folder / document.id / _MEMORY
 
 
-def _read(path: Path) -> StoredDocument | None:
-    """None of what nobody can read: the others are served."""
+def _load(path: Path) -> StoredDocument | None:
+    """Load a document's metadata; None if the file is damaged, so that the other documents are still served."""
     try:
         return StoredDocument(**json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError, OSError):
         return None
+
+
+def _with_fresh_state(document: StoredDocument) -> StoredDocument:
+    return document if document.state == "ready" else replace(document, state="waiting", error=None)

@@ -1,16 +1,24 @@
-"""What a server lets its users do."""
+"""Limits on what clients of the server may send and ask for."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..errors import UnlimiformerError
+from ..errors import InputError
 
 
 @dataclass(frozen=True)
 class Limits:
-    """`document_bytes`: of one text. `documents`: kept at once. `question`: characters. `waiting`: answers that are
-    being written or wait for it. `seconds` and `new_tokens`: of one answer; it ends there.
+    """Limits of one server, all positive.
+
+    Parameters
+    ----------
+    document_bytes : size of one document, as UTF-8
+    documents : number of stored documents
+    question : characters in one question
+    waiting : answers that are being generated or are queued
+    seconds : time for one answer; generation stops there
+    new_tokens : generated tokens of one answer
     """
 
     document_bytes: int = 20_000_000
@@ -23,4 +31,4 @@ class Limits:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if value <= 0:
-                raise UnlimiformerError(f"the limit {name} is {value}; expected more than 0")
+                raise InputError(f"the limit {name} is {value}; expected more than 0")

@@ -1,52 +1,68 @@
-"""Who may come in, before anything is read of what they bring."""
+"""ASGI middleware: origin, token and body-size checks before a request is handled, and security headers after it."""
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-from fastapi import HTTPException
+from fastapi import HTTPException, Request, Response
 from starlette.responses import PlainTextResponse
+
+_CONTENT_POLICY = "default-src 'self'; object-src 'none'; base-uri 'none'; frame-ancestors 'none'; form-action 'self'"
 
 
 class RequestGuard:
-    """Around an application: refuses other sites, the API without its token, and bodies of more than `most` bytes."""
+    """Refuse requests from other origins, API requests without the token, and bodies of more than `max_bytes`."""
 
-    def __init__(self, app: Any, most: int, token: str | None) -> None:
-        self._app, self._most, self._token = app, most, token
+    def __init__(self, app: Any, max_bytes: int, token: str | None) -> None:
+        self._app, self._max_bytes, self._token = app, max_bytes, token
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
-        """One request."""
+        """Check one request and pass it on, counting the bytes of its body while they arrive."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        refused = self._refused(scope, dict(scope["headers"]))
-        if refused is not None:
-            await refused(scope, receive, send)
+        refusal = self._refusal(scope, dict(scope["headers"]))
+        if refusal is not None:
+            await refusal(scope, receive, send)
             return
-        taken = 0
+        received_bytes = 0
 
-        async def counted() -> Any:
-            nonlocal taken
+        async def receive_limited() -> Any:
+            nonlocal received_bytes
             message = await receive()
-            taken += len(message.get("body", b""))
-            if taken > self._most:
-                raise HTTPException(413, f"at most {self._most:,} bytes are taken")
+            received_bytes += len(message.get("body", b""))
+            if received_bytes > self._max_bytes:
+                raise HTTPException(413, self._too_large())
             return message
 
-        await self._app(scope, counted, send)
+        await self._app(scope, receive_limited, send)
 
-    def _refused(self, scope: dict[str, Any], headers: dict[bytes, bytes]) -> PlainTextResponse | None:
+    def _refusal(self, scope: dict[str, Any], headers: dict[bytes, bytes]) -> PlainTextResponse | None:
+        """Return the response that refuses a request, or None for a request that may pass."""
         origin, host = headers.get(b"origin", b""), headers.get(b"host", b"")
         if scope["method"] not in ("GET", "HEAD") and origin and origin.split(b"://", 1)[-1] != host:
-            return PlainTextResponse("requests of other sites are refused", 403)
-        if scope["path"].startswith("/api") and not self._knows(headers.get(b"authorization", b"")):
-            told = {"WWW-Authenticate": "Bearer"}
-            return PlainTextResponse("expected the header Authorization: Bearer TOKEN", 401, told)
+            return PlainTextResponse("requests from other sites are refused", 403)
+        if scope["path"].startswith("/api") and not self._is_authorized(headers.get(b"authorization", b"")):
+            challenge = {"WWW-Authenticate": "Bearer"}
+            return PlainTextResponse("expected the header Authorization: Bearer TOKEN", 401, challenge)
         size = headers.get(b"content-length", b"")
-        if size.isdigit() and int(size) > self._most:
-            return PlainTextResponse(f"at most {self._most:,} bytes are taken", 413)
+        if size.isdigit() and int(size) > self._max_bytes:
+            return PlainTextResponse(self._too_large(), 413)
         return None
 
-    def _knows(self, given: bytes) -> bool:
-        return self._token is None or secrets.compare_digest(given, f"Bearer {self._token}".encode())
+    def _is_authorized(self, header: bytes) -> bool:
+        return self._token is None or secrets.compare_digest(header, f"Bearer {self._token}".encode())
+
+    def _too_large(self) -> str:
+        return f"the request has more than {self._max_bytes:,} bytes, which is the limit"
+
+
+async def add_security_headers(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+    """Allow the page to load nothing from elsewhere. FastAPI's /docs is exempt: its viewer comes from a CDN."""
+    response = await call_next(request)
+    if not request.url.path.startswith(("/docs", "/openapi")):
+        response.headers["Content-Security-Policy"] = _CONTENT_POLICY
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    return response

@@ -1,6 +1,6 @@
-"""What models are trained and tested with: long documents, questions and answers; tasks as versioned data files."""
+"""Tasks for training and evaluation: examples of documents, questions and answers, defined by versioned data files."""
 
 from .definition import Task, task, tasks
-from .examples import Example, examples
+from .loading import Example, examples
 
 __all__ = ["Example", "Task", "examples", "task", "tasks"]

@@ -1,4 +1,7 @@
-"""Tasks: which fields of a data set are what, how answers are measured. Each is a versioned YAML file."""
+"""Task definitions: which columns of a dataset are document, question and answer, and which metrics score the answers.
+
+Each task is a versioned YAML file in `definitions`; users may write their own.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,26 @@ from typing import Any
 
 import yaml
 
-from ..errors import UnlimiformerError
-from .jsonl import Example, checked, read_lines
-from .tfidf import by_tf_idf
+from ..errors import InputError
+from ..utils.optional import require
+from .example import Example, read_examples, validate
+from .tfidf import rank_by_tfidf
 
-_KINDS = {int: "a whole number", list: "a list", dict: "names and values", str: "a text"}
+_TYPE_NAMES = {int: "a whole number", list: "a list", dict: "names and values", str: "a text"}
 _FOLDER = Path(__file__).with_name("definitions")
+_DEFAULT_SYNTHETIC_COUNT = 24
 
 
 @dataclass(frozen=True)
-class Size:
-    """Of a written document: words of the text around the facts, rivals of a fact at most, questions asked of it.
+class SyntheticSpec:
+    """Size of the documents of a synthetic task. The fields are the keys under `written` in the YAML file.
 
-    `held_back`: the texts are those that no model of ours was trained with.
+    Parameters
+    ----------
+    words : smallest and largest number of words around the facts.
+    rivals : largest number of distractor facts in a document.
+    questions : questions asked about each document.
+    held_back : use the texts that no model of this project was trained with.
     """
 
     words: tuple[int, int]
@@ -33,10 +43,15 @@ class Size:
 
 @dataclass(frozen=True)
 class Task:
-    """One task. `fields` names the columns of a row that are document, answer, question and id.
+    """A task; the fields are the keys of its YAML file.
 
-    `leading_question`: the document begins with the question and an empty line. `ordered_by`: the column that the
-    paragraphs of the document are ranked by (TF-IDF). `hub`: where a hub has it. `written`: a program writes it.
+    Parameters
+    ----------
+    fields : names of the dataset's columns for document, answer, question and id.
+    leading_question : the document column starts with the question and an empty line.
+    ordered_by : column whose text ranks the paragraphs of the document by TF-IDF.
+    hub : dataset on a hub, and the archive inside it.
+    written : the documents are synthetic, of this size.
     """
 
     name: str
@@ -48,7 +63,7 @@ class Task:
     leading_question: bool = False
     ordered_by: str | None = None
     hub: dict[str, str] | None = None
-    written: Size | None = None
+    written: SyntheticSpec | None = None
 
     def load(
         self,
@@ -58,115 +73,124 @@ class Task:
         report: Callable[[str], None] | None = None,
         seed: int = 0,
     ) -> list[Example]:
-        """All examples: of a file, of the hub, or written by a program; `count` of them, evenly spread."""
+        """Load examples from a JSONL file, from the hub, or from the generator of a synthetic task.
+
+        Parameters
+        ----------
+        data : JSONL file; None uses the task's own data.
+        count : number of examples, taken evenly from all of them; None for all.
+        report : called with a message for each malformed line of `data`; None makes such a line an error.
+        seed : of a synthetic task.
+        """
         if data is not None:
-            found = list(read_lines(Path(data), self.example_if_it_fits, report))
+            examples = list(read_examples(Path(data), self.parse_matching_row, report))
         elif self.written is not None:
-            from .synthetic import written
+            from .synthetic import generate_examples
 
-            found = written(count or 24, self.written, 2 * seed + (split != "train"))
+            examples = generate_examples(
+                count or _DEFAULT_SYNTHETIC_COUNT, self.written, seed=2 * seed + (split != "train")
+            )
         elif self.hub is not None:
-            found = [checked(self.example(row)) for row in self._hub_rows(split)]
+            examples = [validate(self.example(row)) for row in self._load_hub_rows(split)]
         else:
-            raise UnlimiformerError(f"the task {self.name!r} has no data of its own; give a JSONL file: --data FILE")
-        return spread(found, count)
+            raise InputError(f"the task {self.name!r} has no data of its own; give a JSONL file: --data FILE")
+        return sample_evenly(examples, count)
 
-    def example_if_it_fits(self, row: dict[str, Any]) -> Example | None:
-        """One row, if it has the fields of the data set, or some of them and no document of our own shape."""
-        wanted = {self.fields.get(name) for name in ("document", "answer")} - {None}
-        if wanted and (wanted <= set(row) or "document" not in row):
+    def parse_matching_row(self, row: dict[str, Any]) -> Example | None:
+        """Parse a row with the dataset's columns; return None for one with this library's own fields."""
+        columns = {self.fields.get(name) for name in ("document", "answer")} - {None}
+        if columns and (columns <= set(row) or "document" not in row):
             return self.example(row)
         return None
 
     def example(self, row: dict[str, Any]) -> Example:
-        """One row of the data set."""
+        """Parse one row of the dataset."""
         missing = [name for name in ("document", "answer") if self.fields.get(name) not in row]
         if missing:
-            wanted = ", ".join(repr(self.fields.get(name, name)) for name in missing)
-            raise UnlimiformerError(f"a row has the fields {', '.join(row)}; {self.name} needs {wanted} as well")
+            columns = ", ".join(repr(self.fields.get(name, name)) for name in missing)
+            raise InputError(f"a row has the fields {', '.join(row)}; {self.name} needs {columns} as well")
         document, answer = (row[self.fields[name]] for name in ("document", "answer"))
-        question, number = (row.get(self.fields.get(name, "")) for name in ("question", "id"))
+        question, row_id = (row.get(self.fields.get(name, "")) for name in ("question", "id"))
         if self.ordered_by is not None:
-            texts = isinstance(document, list) and all(isinstance(part, str) for part in document)
-            if not texts or not isinstance(row.get(self.ordered_by), str):
-                raise UnlimiformerError(
-                    f"{self.name} wants a list of texts as {self.fields['document']!r} and a text as "
-                    f"{self.ordered_by!r}; one of them is another thing"
-                )
-            document = "\n".join(by_tf_idf(document, row[self.ordered_by]))
+            document = self._join_ranked(document, row.get(self.ordered_by))
         if not isinstance(document, str) or not isinstance(answer, str):
-            raise UnlimiformerError(f"the document or the answer is no text; expected texts, as {self.name} has them")
+            raise InputError(f"the document or the answer of a row of {self.name} is no text; expected two texts")
         if self.leading_question:
-            question, found, document = document.partition("\n\n")
-            if not found:
-                raise UnlimiformerError(f"the document of {self.name} has no question before an empty line")
-        return Example(document, answer, question, None if number is None else str(number))
+            question, separator, document = document.partition("\n\n")
+            if not separator:
+                raise InputError(f"the document of {self.name} has no question before an empty line")
+        return Example(document, answer, question, None if row_id is None else str(row_id))
 
-    def _hub_rows(self, split: str) -> Any:
-        try:
-            import datasets
-        except ImportError:
-            raise UnlimiformerError(
-                "data sets of a hub need the package `datasets`; install unlimiformer[train], or give a JSONL file"
-            ) from None
+    def _join_ranked(self, paragraphs: Any, title: Any) -> str:
+        is_list = isinstance(paragraphs, list) and all(isinstance(paragraph, str) for paragraph in paragraphs)
+        if not is_list or not isinstance(title, str):
+            raise InputError(
+                f"{self.name} needs a list of texts as {self.fields['document']!r} and a text as {self.ordered_by!r}; "
+                "one of them has another type"
+            )
+        return "\n".join(rank_by_tfidf(paragraphs, title))
+
+    def _load_hub_rows(self, split: str) -> Any:
+        datasets = require("datasets", "train", f"the hub's dataset of {self.name}")
         assert self.hub is not None
-        where, part = self.hub["dataset"], self.hub.get("archive")
+        name, archive = self.hub["dataset"], self.hub.get("archive")
         try:
-            if part is None:
-                return datasets.load_dataset(where, split=split)
-            file = f"zip://{part}/{split}.jsonl::hf://datasets/{where}/{part}.zip"  # it has no form but these archives
+            if archive is None:
+                return datasets.load_dataset(name, split=split)
+            # this dataset exists only as zip archives of JSONL files
+            file = f"zip://{archive}/{split}.jsonl::hf://datasets/{name}/{archive}.zip"
             return datasets.load_dataset("json", data_files=file, split="train")
         except Exception as error:
-            raise UnlimiformerError(
-                f"{self.name} could not be loaded from {where!r} ({type(error).__name__}: {error}); expected a hub "
-                "that can be reached, or a JSONL file"
+            raise InputError(
+                f"{self.name} could not be loaded from {name!r} ({type(error).__name__}: {error}); connect to the hub, "
+                "or give a JSONL file"
             ) from None
 
 
-def spread(found: list[Example], count: int | None) -> list[Example]:
-    """So many of them, evenly spread, or all if there are fewer; those of one id stay together and count as one."""
+def sample_evenly(examples: list[Example], count: int | None) -> list[Example]:
+    """Return `count` examples at even distances, or all if there are fewer; those of one id count as one."""
     groups: dict[Any, list[Example]] = {}
-    for number, example in enumerate(found):
+    for number, example in enumerate(examples):
         groups.setdefault(number if example.id is None else example.id, []).append(example)
     if count is None or count >= len(groups):
-        return found
-    together = list(groups.values())
-    return [example for place in range(count) for example in together[place * len(together) // count]]
+        return examples
+    ordered = list(groups.values())
+    return [example for i in range(count) for example in ordered[i * len(ordered) // count]]
 
 
 @cache
 def tasks() -> dict[str, Task]:
-    """The package's tasks by name."""
-    return {path.stem: _read(path) for path in sorted(_FOLDER.glob("*.yaml"))}
+    """Return the tasks of this package by name."""
+    return {path.stem: _read_definition(path) for path in sorted(_FOLDER.glob("*.yaml"))}
 
 
 def task(name: str) -> Task:
-    """A task by its name, or from a YAML file."""
+    """Return a task by its name, or read it from a YAML file."""
     if name.endswith((".yaml", ".yml")):
-        return _read(Path(name))
+        return _read_definition(Path(name))
     if name not in tasks():
-        raise UnlimiformerError(f"no task {name!r}; expected a YAML file, or one of: {', '.join(tasks())}")
+        raise InputError(f"no task {name!r}; expected a YAML file, or one of: {', '.join(tasks())}")
     return tasks()[name]
 
 
-def _read(path: Path) -> Task:
+def _read_definition(path: Path) -> Task:
     try:
-        told = yaml.safe_load(path.read_text(encoding="utf-8"))
+        definition = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UnlimiformerError(f"{path} cannot be read as a task ({error}); expected a YAML file") from None
-    known = {each.name for each in fields(Task)} - {"name"}
-    if not isinstance(told, dict) or set(told) - known:
-        wrong = ", ".join(sorted(set(told) - known)) if isinstance(told, dict) else "no names"
-        raise UnlimiformerError(f"{path} has {wrong}; expected: {', '.join(sorted(known))}")
-    if missing := {"version", "about", "metrics", "new_tokens"} - set(told):
-        raise UnlimiformerError(f"{path} does not say: {', '.join(sorted(missing))}")
+        raise InputError(f"{path} cannot be read as a task ({error}); expected a YAML file") from None
+    keys = {field.name for field in fields(Task)} - {"name"}
+    if not isinstance(definition, dict) or set(definition) - keys:
+        unknown = ", ".join(sorted(map(str, set(definition) - keys))) if isinstance(definition, dict) else "no keys"
+        raise InputError(f"{path} has {unknown}; expected: {', '.join(sorted(keys))}")
+    if missing := {"version", "about", "metrics", "new_tokens"} - set(definition):
+        raise InputError(f"{path} does not have: {', '.join(sorted(missing))}")
     for name, kind in (("version", int), ("new_tokens", int), ("metrics", list), ("fields", dict), ("about", str)):
-        if not isinstance(told.get(name, kind()), kind):
-            raise UnlimiformerError(f"{path}: {name} is {told[name]!r}; expected {_KINDS[kind]}")
-    size = told.pop("written", None)
+        if not isinstance(definition.get(name, kind()), kind):
+            raise InputError(f"{path}: {name} is {definition[name]!r}; expected {_TYPE_NAMES[kind]}")
+    spec = definition.pop("written", None)
     try:
-        size = None if size is None else Size(**{**size, "words": tuple(size["words"])})
+        spec = None if spec is None else SyntheticSpec(**{**spec, "words": tuple(spec["words"])})
     except (TypeError, KeyError) as error:
-        raise UnlimiformerError(f"{path}: written cannot be understood ({error}); expected words and rivals") from None
-    told = {"fields": {}, **told, "metrics": tuple(told["metrics"])}
-    return Task(path.stem, **told, written=size)
+        raise InputError(f"{path}: written is invalid ({error}); expected at least words and rivals") from None
+    definition = {"fields": {}, **definition, "metrics": tuple(definition["metrics"])}
+    return Task(path.stem, **definition, written=spec)

@@ -1,4 +1,4 @@
-"""Paragraphs of many documents, the likeliest to matter first: the ranking of WikiSum's authors."""
+"""Rank paragraphs by TF-IDF for a title, as the authors of WikiSum do."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from collections import Counter
 from collections.abc import Sequence
 
 
-def by_tf_idf(paragraphs: Sequence[str], title: str) -> list[str]:
-    """Sorted by the sum, over the words of the title, of their count in a paragraph times the logarithm of all
-    paragraphs over those that have the word. Equals stay as they were.
+def rank_by_tfidf(paragraphs: Sequence[str], title: str) -> list[str]:
+    """Sort paragraphs by their TF-IDF score for the words of the title, best first; ties keep their order.
+
+    The score sums, over the words of the title, the count of the word in the paragraph times the logarithm of the
+    number of paragraphs over the number of those that contain the word.
     """
-    counts = [Counter(words_of(paragraph)) for paragraph in paragraphs]
-    wanted = set(words_of(title))
-    having = {word: sum(word in count for count in counts) for word in wanted}
-    rarity = {word: math.log(len(counts) / number) for word, number in having.items() if number}
-    scores = [sum(count[word] * rarity[word] for word in sorted(rarity)) for count in counts]
-    return [paragraphs[place] for place in sorted(range(len(counts)), key=lambda place: -scores[place])]
+    counts = [Counter(split_words(paragraph)) for paragraph in paragraphs]
+    document_frequency = {word: sum(word in count for count in counts) for word in set(split_words(title))}
+    idf = {word: math.log(len(counts) / frequency) for word, frequency in document_frequency.items() if frequency}
+    scores = [sum(count[word] * idf[word] for word in sorted(idf)) for count in counts]
+    return [paragraphs[i] for i in sorted(range(len(counts)), key=lambda i: -scores[i])]
 
 
-def words_of(text: str) -> list[str]:
-    """In small letters, without punctuation."""
+def split_words(text: str) -> list[str]:
+    """Return the words of a text in lower case, without punctuation."""
     return re.findall(r"\w+", text.lower())

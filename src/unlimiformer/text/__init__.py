@@ -1,1 +1,1 @@
-"""From an input (a text, a file, token ids) to tokens and windows."""
+"""From an input (a text, a file, token ids) to token ids and windows."""

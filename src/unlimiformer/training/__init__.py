@@ -1,4 +1,4 @@
-"""Training: every method of the paper, and its baselines."""
+"""Training: the training methods of the Unlimiformer paper and the baselines it compares with."""
 
 from ..tasks import Example, examples
 from .causal_trainer import CausalTrainer
@@ -12,8 +12,8 @@ __all__ = [
     "STRATEGIES",
     "CausalTrainer",
     "Example",
-    "Features",
-    "Limits",
+    "LengthLimits",
+    "Seq2SeqDataset",
     "Strategy",
     "TrainingSettings",
     "UnlimiformerTrainer",

@@ -1,4 +1,4 @@
-"""Training of decoder-only models: answers are learned from the passages that the model itself chooses."""
+"""Training of decoder-only models: each answer is learned after the passages that the model itself selects."""
 
 from __future__ import annotations
 
@@ -9,35 +9,43 @@ import torch
 from torch import Tensor
 from transformers import Trainer
 
-from ..engines import CausalEngine
-from ..errors import UnlimiformerError
+from ..errors import InputError
 from ..model import Unlimiformer
 from ..qa import QuestionFormat
 from ..tasks import Example
-from .dataset import IGNORED, LengthLimits, padded
-from .seq2seq_trainer import AveragedLoss
+from .dataset import IGNORE_INDEX, LengthLimits, pad_rows
+from .seq2seq_trainer import AverageTrainLossMixin
 
 
-class CausalTrainer(AveragedLoss, Trainer):
-    """At every step the wrapped model, as it is now, reads each document, chooses what the question wants of it, and
-    learns the answer behind that: the computation of the test."""
+class CausalTrainer(AverageTrainLossMixin, Trainer):
+    """Trains a wrapped decoder-only model with the computation of evaluation.
+
+    At every step the model, with its current weights, indexes each document, selects the passages for the question and
+    learns the answer after the prompt made of them.
+
+    Parameters
+    ----------
+    wrapped : the wrapped model, with selection "reread" and a tokenizer.
+    limits : longest document and answer in training; validation has no limit.
+    args : `TrainingArguments`; some fields are changed.
+    """
 
     def __init__(
         self,
         wrapped: Unlimiformer,
         limits: LengthLimits,
         args: Any,
-        taught: Sequence[Example],
-        tested: Sequence[Example] | None = None,
+        train_examples: Sequence[Example],
+        eval_examples: Sequence[Example] | None = None,
         callbacks: Any = None,
     ) -> None:
-        if not isinstance(wrapped.engine, CausalEngine) or wrapped.engine.selection != "reread":
-            raise UnlimiformerError("expected a decoder-only model with selection 'reread' for this trainer")
+        if wrapped.engine.kind != "decoder-only" or wrapped.engine.selection != "reread":
+            raise InputError("expected a decoder-only model with selection 'reread' for this trainer")
         if wrapped.tokenizer.eos_token_id is None:
-            raise UnlimiformerError("the tokenizer has no eos_token; expected one, so that answers have an end: set it")
+            raise InputError("the tokenizer has no eos_token; expected one, so that answers have an end: set it")
         self.wrapped, self._engine, self._limits = wrapped, wrapped.engine, limits
         wrapped.model.eval()
-        _ = wrapped.engine.heads  # found now: before the first step and after a kill they are those of the same model
+        wrapped.engine.rank_heads()  # selected before the first step, so that a resumed run selects the same ones
         args.remove_unused_columns = False
         args._n_gpu = 1
         args.metric_for_best_model, args.greater_is_better = "loss", False
@@ -45,8 +53,8 @@ class CausalTrainer(AveragedLoss, Trainer):
             wrapped.model,
             args,
             data_collator=lambda rows: {"examples": list(rows)},
-            train_dataset=list(taught),  # type: ignore[arg-type]
-            eval_dataset=None if tested is None else list(tested),  # type: ignore[arg-type]
+            train_dataset=list(train_examples),  # type: ignore[arg-type]
+            eval_dataset=None if eval_examples is None else list(eval_examples),  # type: ignore[arg-type]
             processing_class=wrapped.tokenizer,
             callbacks=callbacks,
         )
@@ -54,32 +62,32 @@ class CausalTrainer(AveragedLoss, Trainer):
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """The mean loss of the answers' tokens."""
+        """Return the mean loss of the answers' tokens."""
         del num_items_in_batch
-        trains = model.training
-        model.eval()  # what is read and chosen is what a test would read and choose
-        limits = self._limits if trains else LengthLimits(None, None)
-        rows, labels = zip(*(self._row(example, limits) for example in inputs["examples"]), strict=True)
-        model.train(trains)
-        ids = padded(rows, 0).to(self.args.device)
-        mask = padded([torch.ones_like(row) for row in rows], 0).to(self.args.device)
-        output = model(input_ids=ids, attention_mask=mask, labels=padded(labels, IGNORED).to(self.args.device))
+        training = model.training
+        model.eval()  # passages are selected as in evaluation, without dropout
+        limits = self._limits if training else LengthLimits(None, None)
+        rows, labels = zip(*(self._build_row(example, limits) for example in inputs["examples"]), strict=True)
+        model.train(training)
+        ids = pad_rows(rows, 0).to(self.args.device)
+        mask = pad_rows([torch.ones_like(row) for row in rows], 0).to(self.args.device)
+        output = model(input_ids=ids, attention_mask=mask, labels=pad_rows(labels, IGNORE_INDEX).to(self.args.device))
         return (output.loss, output) if return_outputs else output.loss
 
     def prediction_step(
         self, model: Any, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: Any = None
     ) -> tuple[Tensor, None, None]:
-        """The loss."""
+        """Return the loss; validation generates nothing."""
         del prediction_loss_only, ignore_keys
         with torch.no_grad():
             return self.compute_loss(model, inputs).detach(), None, None
 
-    def _row(self, example: Example, limits: LengthLimits) -> tuple[Tensor, Tensor]:
-        """Ids of what the model chose and of the answer, and labels of the answer alone."""
+    def _build_row(self, example: Example, limits: LengthLimits) -> tuple[Tensor, Tensor]:
+        """Return the ids of the prompt and the answer (n,), and labels (n,) for the answer alone."""
         tokenizer = self.wrapped.tokenizer
         document = tokenizer(example.document, add_special_tokens=False, verbose=False)["input_ids"][: limits.source]
         words = tokenizer(example.answer, add_special_tokens=False)["input_ids"][: limits.target]
         answer = torch.tensor([*words, tokenizer.eos_token_id])
         question = QuestionFormat().summary if example.question is None else example.question
-        prompt = self._engine.prompt(self._engine.read(torch.tensor(document)), question)
-        return torch.cat((prompt, answer)), torch.cat((torch.full_like(prompt, IGNORED), answer))
+        prompt = self._engine.prompt_ids(torch.tensor(document), question)
+        return torch.cat((prompt, answer)), torch.cat((torch.full_like(prompt, IGNORE_INDEX), answer))

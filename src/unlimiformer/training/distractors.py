@@ -1,6 +1,7 @@
-"""States of documents that were read before: they stand beside each document, so that a model learns to pass them by.
+"""Distractor states: encoder states of earlier training documents, shown next to each document.
 
-They are not trained, which makes them cheap: a long input's worth of rivals at the cost of attending to them.
+The model learns to ignore them, as it must ignore most of a long input. They carry no gradient, so their only cost is
+the attention to them.
 """
 
 from __future__ import annotations
@@ -13,53 +14,62 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import TrainerCallback
 
-Read = tuple[Tensor, Tensor]
-"""A document's token ids (S,) and their states (S, D)."""
+EncodedDocument = tuple[Tensor, Tensor]
+"""A document's token ids (S,) and its encoder states (S, D)."""
 
 
 class Distractors(TrainerCallback):
-    """The newest documents, up to `limit` tokens. What a step reads joins them when the step is done."""
+    """The most recently encoded documents. Documents of a step are available from the next step on.
+
+    Parameters
+    ----------
+    limit : number of distractor tokens shown next to one document.
+    process : index of this process; each process has its own distractors and its own file in a checkpoint.
+    """
 
     def __init__(self, limit: int, process: int = 0) -> None:
         self._limit, self._file = limit, f"distractors-{process}.safetensors"
-        self._read: list[Read] = []
-        self._known: list[Read] = []
+        self._pending: list[EncodedDocument] = []  # encoded in the current step
+        self._documents: list[EncodedDocument] = []  # of earlier steps, newest first
 
-    def others(self, ids: Tensor) -> Tensor | None:
-        """States (n, D) of documents other than this one."""
-        found = [states for known, states in self._known if not torch.equal(known, ids.cpu())]
-        return torch.cat(found)[: self._limit] if found else None
+    def other_states(self, token_ids: Tensor) -> Tensor | None:
+        """Return up to `limit` states (n, D) of documents other than the one with these token ids."""
+        states = [states for other_ids, states in self._documents if not torch.equal(other_ids, token_ids.cpu())]
+        return torch.cat(states)[: self._limit] if states else None
 
-    def note(self, read: list[Read]) -> None:
-        """What was read for a batch."""
-        self._read += [(ids.cpu(), states.detach()) for ids, states in read]
+    def record(self, token_ids: Tensor, states: Tensor) -> None:
+        """Add a document (S,) and its states (S, D); it becomes a distractor at the end of the step."""
+        if not self._is_pending(token_ids.cpu()):  # accumulated batches may repeat a document
+            self._pending.append((token_ids.cpu(), states.detach()))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Newest first, each document once; the oldest go when the others are enough."""
-        self._known = [*reversed(self._read), *(old for old in self._known if not self._read_again(old[0]))]
-        self._read, tokens = [], 0
-        wanted = self._limit + max((len(ids) for ids, _ in self._known), default=0)  # whichever is left out
-        for number, (ids, _states) in enumerate(self._known):
+        """Put the step's documents in front, and drop the oldest ones that no selection can reach."""
+        older = [document for document in self._documents if not self._is_pending(document[0])]
+        self._documents = [*reversed(self._pending), *older]
+        self._pending, tokens = [], 0
+        # `other_states` leaves out one document, at most the longest
+        needed = self._limit + max((len(ids) for ids, _ in self._documents), default=0)
+        for position, (ids, _states) in enumerate(self._documents):
             tokens += len(ids)
-            if tokens >= wanted:
-                self._known = self._known[: number + 1]
+            if tokens >= needed:
+                self._documents = self._documents[: position + 1]
                 break
 
-    def begin(self, checkpoint: str | Path | None, device: torch.device) -> None:
-        """Those of a checkpoint, or none."""
-        self._known, self._read = [], []
+    def restore(self, checkpoint: str | Path | None, device: torch.device) -> None:
+        """Load the distractors of a checkpoint, or start with none."""
+        self._documents, self._pending = [], []
         path = None if checkpoint is None else Path(checkpoint) / self._file
         if path is not None and path.is_file():
-            kept = load_file(path)
-            self._known = [(kept[f"ids{n}"], kept[f"states{n}"].to(device)) for n in range(len(kept) // 2)]
+            arrays = load_file(path)
+            self._documents = [(arrays[f"ids{n}"], arrays[f"states{n}"].to(device)) for n in range(len(arrays) // 2)]
 
     def save(self, folder: Path) -> None:
-        """Into a checkpoint."""
-        if self._known:
+        """Save the distractors into a checkpoint folder, if there are any."""
+        if self._documents:
             folder.mkdir(parents=True, exist_ok=True)
-            names = (f"{kind}{n}" for n in range(len(self._known)) for kind in ("ids", "states"))
-            arrays = (array.cpu().contiguous() for read in self._known for array in read)
+            names = (f"{kind}{n}" for n in range(len(self._documents)) for kind in ("ids", "states"))
+            arrays = (array.cpu().contiguous() for document in self._documents for array in document)
             save_file(dict(zip(names, arrays, strict=True)), folder / self._file)
 
-    def _read_again(self, ids: Tensor) -> bool:
-        return any(torch.equal(ids, other) for other, _ in self._read)
+    def _is_pending(self, ids: Tensor) -> bool:
+        return any(torch.equal(ids, pending_ids) for pending_ids, _ in self._pending)

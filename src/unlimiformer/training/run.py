@@ -1,220 +1,269 @@
-"""One training from its settings: loads, trains, validates, keeps. The same call again goes on where it stopped."""
+"""One training run from its settings: load the model, train, validate, save. The same call again resumes the run."""
 
 from __future__ import annotations
 
 import json
-import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy
 import torch
-from transformers import EarlyStoppingCallback, PrinterCallback, Seq2SeqTrainingArguments, TrainerCallback
+from transformers import EarlyStoppingCallback, PrinterCallback, Seq2SeqTrainingArguments
 from transformers.trainer_utils import set_seed
 
 from ..config import UnlimiformerConfig
-from ..engines import CausalEngine
-from ..errors import UnlimiformerError
+from ..errors import InputError, UnsupportedModelError
 from ..evaluation.metrics.rouge import rouge, scorer
 from ..hub.loading import load
-from ..hub.saved_settings import FILE as USAGE
-from ..hub.saved_settings import usage_text
+from ..hub.saved_settings import FILE as SAVED_SETTINGS_FILE
+from ..hub.saved_settings import saved_settings_text
 from ..model import Unlimiformer
 from ..qa import QuestionFormat
-from ..tasks import examples
+from ..tasks import Example, examples
 from ..utils.files import atomic_write
+from ..utils.optional import require
+from .callbacks import MetricsLog, RngSnapshot
 from .causal_trainer import CausalTrainer
-from .dataset import LengthLimits, Seq2SeqDataset, whole
-from .seq2seq_trainer import UnlimiformerTrainer, decoded
-from .settings import SETTINGS, TrainingSettings
+from .dataset import LengthLimits, Seq2SeqDataset, whole_document
+from .seq2seq_trainer import UnlimiformerTrainer, decode_ids
+from .settings import SETTINGS_FILE, TrainingSettings
 from .strategies import STRATEGIES, Memorizing, Strategy
 
 Log = Callable[[str], None]
-_METRICS, _RESULT, _WRITTEN_LAST = "metrics.jsonl", "result.json", "trainer_state.json"
+
+_METRICS_FILE, _RESULT_FILE = "metrics.jsonl", "result.json"
+_STATE_FILE = "trainer_state.json"  # the trainer writes it last: a checkpoint without it is incomplete
 _LORA_TARGETS = (
-    *("q", "k", "v", "o", "q_proj", "k_proj", "v_proj", "o_proj", "out_proj"),  # attention, by the families' names
-    *("wi", "wi_0", "wi_1", "wo", "fc1", "fc2", "gate_proj", "up_proj", "down_proj"),  # what is between
+    *("q", "k", "v", "o", "q_proj", "k_proj", "v_proj", "o_proj", "out_proj"),  # attention, in all families
+    *("wi", "wi_0", "wi_1", "wo", "fc1", "fc2", "gate_proj", "up_proj", "down_proj"),  # feed-forward layers
 )
 
 
 def train(
     settings: TrainingSettings, output: Path, log: Log = lambda line: None, callback: Any = None
 ) -> dict[str, Any]:
-    """Trains a model into a folder and returns the last figures.
+    """Train a model into a folder and return the final metrics.
 
-    The folder holds the model, its settings, `metrics.jsonl` and checkpoints. `say` is told in words what goes on;
-    `watch` is a callback of Hugging Face's trainer. A training that is finished is not trained further. Started by
-    `torchrun` or `accelerate launch`, processes share each step; the first of them writes and speaks.
+    The folder gets the model, its settings, `metrics.jsonl` and checkpoints. A run that was stopped resumes from its
+    last checkpoint; for a finished run the saved metrics are returned. Processes started by `torchrun` or
+    `accelerate launch` share each step; only the main process writes and logs.
+
+    Parameters
+    ----------
+    settings : everything that decides the result.
+    output : a new or empty folder, or the folder of a run with the same settings.
+    log : called with each progress message.
+    callback : a `TrainerCallback` for the run, for example to display progress.
     """
-    args = _arguments(settings, output)
-    first = args.process_index == 0
-    if not first:
+    require("accelerate", "train", "training")
+    args = _build_arguments(settings, output)
+    is_main = args.process_index == 0
+    if not is_main:
         log, callback = (lambda line: None), None
     with args.main_process_first():
-        resumed = _opened(settings, output, first)
-    args.distributed_state.wait_for_everyone()  # the folder is as it was, until all have seen it
-    if (output / _RESULT).is_file():
+        checkpoint = _find_checkpoint(settings, output, remove_incomplete=is_main)
+    args.distributed_state.wait_for_everyone()  # the folder may change only after all processes have checked it
+    if (output / _RESULT_FILE).is_file():
         log(f"{output} is finished")
-        return json.loads((output / _RESULT).read_text())
+        return json.loads((output / _RESULT_FILE).read_text())
     set_seed(settings.seed)
-    wrapped = _wrapped(settings)
+    wrapped = load_model(settings)
     try:
-        journal, pauses = MetricsLog(output / _METRICS), RngSnapshot()
-        callbacks = [journal, pauses, *([callback] if callback is not None else [])]
-        if settings.patience is not None:
-            callbacks.append(EarlyStoppingCallback(settings.patience))
-        strategy = _strategy(settings, wrapped)
-        trainer = _trainer(settings, args, wrapped, strategy, callbacks, log)
-        trainer.remove_callback(PrinterCallback)  # the library does not print; `watch` may
-        if first:
+        strategy = _build_strategy(settings, wrapped)
+        metrics_log, snapshot = MetricsLog(output / _METRICS_FILE), RngSnapshot()
+        callbacks = [metrics_log, snapshot, *([callback] if callback is not None else [])]
+        trainer = _build_trainer(settings, args, wrapped, strategy, callbacks=callbacks, log=log)
+        if is_main:
             output.mkdir(parents=True, exist_ok=True)
-            atomic_write(output / SETTINGS, settings.to_json())
-        if resumed is not None and first:
-            log(f"going on from {resumed}")
-            journal.cut(int(resumed.name.rpartition("-")[2]))
-        try:
-            trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
-        except KeyboardInterrupt:
-            if args.world_size == 1:  # several may not stand at the same step: they go back to a checkpoint
-                pauses.keep(trainer)
-            raise
+            atomic_write(output / SETTINGS_FILE, settings.to_json())
+        if is_main and checkpoint is not None:
+            log(f"resuming from {checkpoint}")
+            metrics_log.truncate(_step_number(checkpoint))
+        _fit(trainer, checkpoint, snapshot)
         trainer.save_model(str(output))
-        if first:
-            atomic_write(output / USAGE, _usage(settings, wrapped, strategy))
-        figures = trainer.evaluate() if settings.validation is not None else {}
-        figures = {"steps": trainer.state.global_step, **figures}
-        if first:
-            atomic_write(output / _RESULT, json.dumps(figures, indent=1) + "\n")
-        return figures
+        if is_main:
+            atomic_write(output / SAVED_SETTINGS_FILE, _build_saved_settings(settings, wrapped, strategy))
+        metrics = trainer.evaluate() if settings.validation is not None else {}
+        metrics = {"steps": trainer.state.global_step, **metrics}
+        if is_main:
+            atomic_write(output / _RESULT_FILE, json.dumps(metrics, indent=1) + "\n")
+        return metrics
     finally:
         wrapped.remove()
 
 
-def _usage(settings: TrainingSettings, wrapped: Unlimiformer, strategy: Strategy) -> str:
-    """How the model is used as it was trained: read as here, and with what its tests saw."""
-    reads = {"window": wrapped.window, "overlap": settings.overlap}
-    if isinstance(wrapped.engine, CausalEngine):
-        return usage_text({**reads, "top_k": wrapped.top_k}, asdict(QuestionFormat()))
-    return usage_text({**reads, **strategy.settings()}, asdict(QuestionFormat(settings.question, settings.form)))
-
-
-def _opened(settings: TrainingSettings, output: Path, first: bool) -> Path | None:
-    """The last whole checkpoint in the folder, if it is this training's; the first process removes half ones."""
-    kept = output / SETTINGS
-    if not kept.is_file():
-        if output.exists() and (not output.is_dir() or any(output.iterdir())):
-            raise UnlimiformerError(f"{output} is in use and holds no training; expected an empty or a new folder")
-        return None
-    if kept.read_text() != settings.to_json():
-        raise UnlimiformerError(
-            f"{output} has another training (see {SETTINGS}); expected the same settings, to go on: "
-            "give another folder, or remove that one"
-        )
-    checkpoints = sorted(output.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
-    whole = [path for path in checkpoints if (path / _WRITTEN_LAST).is_file()]
-    for path in set(checkpoints) - set(whole) if first else ():
-        shutil.rmtree(path)
-    return whole[-1] if whole else None
-
-
-def _wrapped(settings: TrainingSettings) -> Unlimiformer:
+def load_model(settings: TrainingSettings) -> Unlimiformer:
+    """Load and wrap the model that the settings name, with an adapter to train if they ask for LoRA."""
     model, tokenizer = load(settings.model, torch.float32, dropout=settings.dropout)  # half precision loses updates
     if settings.lora is not None:
-        model = _with_lora(model, settings.lora, settings.model)
+        model = _add_lora(model, settings.lora, settings.model)
     config = UnlimiformerConfig(top_k=settings.top_k, window=settings.window, overlap=settings.overlap)
     return Unlimiformer(model, tokenizer, config)
 
 
-def _with_lora(model: Any, rank: int, name: str) -> Any:
-    try:
-        import peft
-    except ImportError:
-        raise UnlimiformerError("LoRA needs the package `peft`; install unlimiformer[lora]") from None
+def _add_lora(model: Any, rank: int, model_name: str) -> Any:
+    peft = require("peft", "lora", "LoRA")
     present = {name.rsplit(".", 1)[-1] for name, _ in model.named_modules()}
     targets = [name for name in _LORA_TARGETS if name in present]
     if not targets:
-        raise UnlimiformerError(f"{type(model).__name__} has none of {', '.join(_LORA_TARGETS)}; LoRA cannot be added")
-    kind = "SEQ_2_SEQ_LM" if model.config.is_encoder_decoder else "CAUSAL_LM"
-    model.name_or_path = name  # the adapter says whose it is: by a catalogue's name, not by a cache's folder
-    return peft.get_peft_model(model, peft.LoraConfig(kind, r=rank, lora_alpha=2 * rank, target_modules=targets))
+        raise UnsupportedModelError(
+            f"{type(model).__name__} has none of the modules {', '.join(_LORA_TARGETS)}; LoRA cannot be added: "
+            "train all weights"
+        )
+    task = "SEQ_2_SEQ_LM" if model.config.is_encoder_decoder else "CAUSAL_LM"
+    model.name_or_path = model_name  # the adapter stores the name that was given, not the folder of a local cache
+    return peft.get_peft_model(model, peft.LoraConfig(task, r=rank, lora_alpha=2 * rank, target_modules=targets))
 
 
-def _strategy(settings: TrainingSettings, wrapped: Unlimiformer) -> Strategy:
-    kind = STRATEGIES[settings.method]
-    if kind is Memorizing:
+def _find_checkpoint(settings: TrainingSettings, output: Path, remove_incomplete: bool) -> Path | None:
+    """Return the last complete checkpoint in the folder; refuse a folder that is not of this run."""
+    settings_file = output / SETTINGS_FILE
+    if not settings_file.is_file():
+        if output.exists() and (not output.is_dir() or any(output.iterdir())):
+            raise InputError(f"{output} is in use and holds no training; expected an empty or a new folder")
+        return None
+    if settings_file.read_text() != settings.to_json():
+        raise InputError(
+            f"{output} has another training (see {SETTINGS_FILE}); expected the same settings, to resume it: "
+            "give another folder, or remove that one"
+        )
+    checkpoints = sorted(output.glob("checkpoint-*"), key=_step_number)
+    complete = [path for path in checkpoints if (path / _STATE_FILE).is_file()]
+    if remove_incomplete:
+        for path in set(checkpoints) - set(complete):
+            shutil.rmtree(path)
+    return complete[-1] if complete else None
+
+
+def _step_number(checkpoint: Path) -> int:
+    return int(checkpoint.name.rpartition("-")[2])
+
+
+def _build_strategy(settings: TrainingSettings, wrapped: Unlimiformer) -> Strategy:
+    strategy_class = STRATEGIES[settings.method]
+    if strategy_class is Memorizing:
         return Memorizing(wrapped.top_k, settings.layer, settings.gated)
-    return kind(wrapped.top_k)
+    return strategy_class(wrapped.top_k)
 
 
-def _trainer(
+def _build_trainer(
     settings: TrainingSettings,
     args: Seq2SeqTrainingArguments,
     wrapped: Unlimiformer,
     strategy: Strategy,
+    *,
     callbacks: list[Any],
     log: Log,
 ) -> Any:
-    taught = examples(settings.data, "train", settings.examples)
-    tested = None
+    if settings.patience is not None:
+        callbacks = [*callbacks, EarlyStoppingCallback(settings.patience)]
+    train_examples = examples(settings.data, "train", settings.examples)
+    eval_examples = None
     if settings.validation is not None:
-        tested = examples(settings.validation, "validation", settings.validation_examples)
-    limits, unlimited = LengthLimits(settings.source_limit, settings.target_limit), LengthLimits(None, None)
-    if isinstance(wrapped.engine, CausalEngine):
-        _refuse_for_decoders(settings)
-        return CausalTrainer(wrapped, limits, args, taught, tested, callbacks)
-    settled = (wrapped.tokenizer, QuestionFormat(settings.question, settings.form))
-    train_set = Seq2SeqDataset(taught, *settled, limits, wrapped.window, strategy.inputs)
-    log(f"{len(train_set):,} training examples")
-    if train_set.cut:
-        log(f"{train_set.cut} documents are longer than {settings.source_limit:,} tokens and were cut to that length")
-    validation: dict[str, Any] = {}
-    if tested is not None:
-        inputs = whole if strategy.sees_all or settings.early_stop_unlimited else strategy.inputs
-        validation["eval_dataset"] = Seq2SeqDataset(tested, *settled, unlimited, wrapped.window, inputs)
-        scorer()  # missing packages are missed now, not after an epoch
-        validation["compute_metrics"] = partial(_scores, wrapped.tokenizer)
-    generation = {"max_new_tokens": settings.new_tokens, "do_sample": False, "num_beams": 1}
-    return UnlimiformerTrainer(
-        wrapped,
-        strategy,
-        args,
-        generation,
-        settings.distractors,
-        train_dataset=train_set,
-        callbacks=callbacks,
-        **validation,
-    )
-
-
-def _refuse_for_decoders(settings: TrainingSettings) -> None:
-    if settings.method != "retrieval":
-        raise UnlimiformerError(
-            f"method is {settings.method!r}; a decoder-only model is trained with 'retrieval': give that"
+        eval_examples = examples(settings.validation, "validation", settings.validation_examples)
+    if wrapped.engine.kind == "decoder-only":
+        _check_causal_settings(settings)
+        limits = LengthLimits(settings.source_limit, settings.target_limit)
+        trainer: Any = CausalTrainer(wrapped, limits, args, train_examples, eval_examples, callbacks)
+    else:
+        train_dataset, eval_dataset = _build_datasets(settings, wrapped, strategy, train_examples, eval_examples)
+        _log_sizes(train_dataset, settings, log)
+        if eval_dataset is not None:
+            scorer()  # a missing package is reported now, not at the first validation
+        trainer = UnlimiformerTrainer(
+            wrapped,
+            strategy,
+            args,
+            generation={"max_new_tokens": settings.new_tokens, "do_sample": False, "num_beams": 1},
+            distractors=settings.distractors,
+            train_dataset=train_dataset,
+            eval_dataset=eval_dataset,
+            compute_metrics=None if eval_dataset is None else partial(_score_predictions, wrapped.tokenizer),
+            callbacks=callbacks,
         )
-    plain = {each.name: each.default for each in fields(TrainingSettings)}
+    trainer.remove_callback(PrinterCallback)  # the library prints nothing itself
+    return trainer
+
+
+def _build_datasets(
+    settings: TrainingSettings,
+    wrapped: Unlimiformer,
+    strategy: Strategy,
+    train_examples: Sequence[Example],
+    eval_examples: Sequence[Example] | None,
+) -> tuple[Seq2SeqDataset, Seq2SeqDataset | None]:
+    """Tokenize the examples; limits apply to training only."""
+    build = partial(
+        Seq2SeqDataset,
+        tokenizer=wrapped.tokenizer,
+        question_format=QuestionFormat(settings.question, settings.form),
+        window=wrapped.window,
+    )
+    limits, no_limits = LengthLimits(settings.source_limit, settings.target_limit), LengthLimits(None, None)
+    train_dataset = build(train_examples, limits=limits, split_document=strategy.inputs)
+    if eval_examples is None:
+        return train_dataset, None
+    full_input = strategy.validates_on_full_input or settings.early_stop_unlimited
+    split_document = whole_document if full_input else strategy.inputs
+    return train_dataset, build(eval_examples, limits=no_limits, split_document=split_document)
+
+
+def _check_causal_settings(settings: TrainingSettings) -> None:
+    """Refuse settings that have no meaning for decoder-only models."""
+    if settings.method != "retrieval":
+        raise InputError(f"method is {settings.method!r}; a decoder-only model is trained with 'retrieval': give that")
+    defaults = {field.name: field.default for field in fields(TrainingSettings)}
     for name in ("question", "form", "distractors", "early_stop_unlimited", "new_tokens"):
-        if getattr(settings, name) != plain[name]:
-            raise UnlimiformerError(
-                f"{name} is {getattr(settings, name)!r}; a decoder-only model is asked behind the text and validated "
-                "by its loss over all of each document: leave it out"
+        if getattr(settings, name) != defaults[name]:
+            raise InputError(
+                f"{name} is {getattr(settings, name)!r}; a decoder-only model has the question after the text and is "
+                "validated by its loss on whole documents: leave it out"
             )
 
 
-def _scores(tokenizer: Any, predicted: Any) -> dict[str, float]:
-    return rouge(decoded(predicted.predictions, tokenizer), decoded(predicted.label_ids, tokenizer))
+def _log_sizes(dataset: Seq2SeqDataset, settings: TrainingSettings, log: Log) -> None:
+    log(f"{len(dataset):,} training examples")
+    if dataset.truncated_documents:
+        log(
+            f"{dataset.truncated_documents} documents are longer than {settings.source_limit:,} tokens and were cut to "
+            "that length"
+        )
 
 
-def _arguments(settings: TrainingSettings, output: Path) -> Seq2SeqTrainingArguments:
+def _score_predictions(tokenizer: Any, predictions: Any) -> dict[str, float]:
+    return rouge(decode_ids(predictions.predictions, tokenizer), decode_ids(predictions.label_ids, tokenizer))
+
+
+def _fit(trainer: Any, checkpoint: Path | None, snapshot: RngSnapshot) -> None:
+    """Train to the end; when interrupted by Ctrl-C, save the last complete step first."""
+    try:
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    except KeyboardInterrupt:
+        if trainer.args.world_size == 1:  # several processes may be at different steps
+            snapshot.save_checkpoint(trainer)
+        raise
+
+
+def _build_saved_settings(settings: TrainingSettings, wrapped: Unlimiformer, strategy: Strategy) -> str:
+    """Return the text of the file from which a wrapper of the trained model takes its settings."""
+    encoding = {"window": wrapped.window, "overlap": settings.overlap}
+    if wrapped.engine.kind == "decoder-only":
+        return saved_settings_text({**encoding, "top_k": wrapped.top_k}, asdict(QuestionFormat()))
+    return saved_settings_text(
+        {**encoding, **strategy.settings()}, asdict(QuestionFormat(settings.question, settings.form))
+    )
+
+
+def _build_arguments(settings: TrainingSettings, output: Path) -> Seq2SeqTrainingArguments:
     validates = settings.validation is not None
-    when = "no" if not validates else "epoch" if settings.validate_every is None else "steps"
+    interval = "epoch" if settings.validate_every is None else "steps"
     return Seq2SeqTrainingArguments(
         output_dir=str(output),
-        use_cpu=not torch.accelerator.is_available(),  # else processes on CPUs would train one by one
+        use_cpu=not torch.accelerator.is_available(),  # otherwise processes on CPUs would not train together
         num_train_epochs=settings.epochs,
         max_steps=settings.steps or -1,
         per_device_train_batch_size=settings.batch_size,
@@ -228,9 +277,9 @@ def _arguments(settings: TrainingSettings, output: Path) -> Seq2SeqTrainingArgum
         gradient_checkpointing=settings.gradient_checkpointing,
         gradient_checkpointing_kwargs={"use_reentrant": False} if settings.gradient_checkpointing else None,
         seed=settings.seed,
-        eval_strategy=when,
+        eval_strategy=interval if validates else "no",
         eval_steps=settings.validate_every,
-        save_strategy=when if validates else "epoch" if settings.validate_every is None else "steps",
+        save_strategy=interval,
         save_steps=settings.validate_every or 500,
         save_total_limit=2,
         load_best_model_at_end=validates,
@@ -243,43 +292,3 @@ def _arguments(settings: TrainingSettings, output: Path) -> Seq2SeqTrainingArgum
         report_to=["tensorboard"] if find_spec("tensorboard") else [],
         disable_tqdm=True,
     )
-
-
-class MetricsLog(TrainerCallback):
-    """Writes what the trainer logs to a file, a JSON object a line."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def cut(self, step: int) -> None:
-        """Forgets what was logged after a step: it will be logged again."""
-        if self._path.is_file():
-            lines = [line for line in self._path.read_text().splitlines() if json.loads(line)["step"] <= step]
-            atomic_write(self._path, "".join(f"{line}\n" for line in lines))
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
-        """One line."""
-        if state.is_world_process_zero:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"step": state.global_step, **(logs or {})}) + "\n")
-
-
-class RngSnapshot(TrainerCallback):
-    """Remembers what chance was like after the last whole step, so that an interrupted training loses nothing."""
-
-    def __init__(self) -> None:
-        self._chance: tuple[Any, Any, Any] | None = None
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Remembers."""
-        self._chance = (random.getstate(), numpy.random.get_state(), torch.get_rng_state())
-
-    def keep(self, trainer: Any) -> None:
-        """Writes a checkpoint of that moment; what began of the next step will be done again."""
-        if self._chance is None or (Path(trainer.args.output_dir) / f"checkpoint-{trainer.state.global_step}").exists():
-            return
-        python, arrays, tensors = self._chance
-        random.setstate(python)
-        numpy.random.set_state(arrays)
-        torch.set_rng_state(tensors)
-        trainer._save_checkpoint(trainer.model, trial=None)

@@ -1,4 +1,4 @@
-"""Hugging Face's `Seq2SeqTrainer` with a strategy: what each layer sees in each training step, and in tests."""
+"""Hugging Face's `Seq2SeqTrainer` with a strategy that decides what each decoder layer attends to in each step."""
 
 from __future__ import annotations
 
@@ -11,30 +11,35 @@ from torch import Tensor
 from transformers import Seq2SeqTrainer, TrainerCallback
 from transformers.trainer_utils import get_last_checkpoint
 
-from ..engines import Seq2SeqEngine
-from ..errors import UnlimiformerError
+from ..errors import InputError
 from ..model import Unlimiformer
-from .dataset import IGNORED, Collator, GroupedSampler, Seq2SeqDataset, padded, unpadded
+from .dataset import IGNORE_INDEX, Collator, GroupedSampler, Seq2SeqDataset, pad_rows, strip_padding
 from .distractors import Distractors
 from .strategies import Strategy
 
 
-class AveragedLoss:
-    """For a trainer: the loss of a whole training is that of all processes, not of the one that writes it down."""
+class AverageTrainLossMixin:
+    """Makes a trainer log the mean training loss of all processes instead of the main process's own."""
 
     def log(self, logs: dict[str, Any], *args: Any, **kwargs: Any) -> None:
-        """Averages it."""
+        """Average `train_loss` over the processes, then log as usual."""
         if "train_loss" in logs and self.args.world_size > 1:  # type: ignore[attr-defined]
             loss = torch.tensor(logs["train_loss"], device=self.args.device)  # type: ignore[attr-defined]
             logs["train_loss"] = float(self.accelerator.reduce(loss, "mean"))  # type: ignore[attr-defined]
         super().log(logs, *args, **kwargs)  # type: ignore[misc]
 
 
-class UnlimiformerTrainer(AveragedLoss, Seq2SeqTrainer):
-    """Trains a wrapped encoder–decoder. Data sets are `Features`; validation generates, with the settings `generation`.
+class UnlimiformerTrainer(AverageTrainLossMixin, Seq2SeqTrainer):
+    """Trains a wrapped encoder–decoder on a `Seq2SeqDataset`; validation generates answers.
 
-    `distractors`: states of so many tokens of earlier documents stand beside each. All other arguments are those of
-    `Seq2SeqTrainer`.
+    Parameters
+    ----------
+    wrapped : the wrapped model.
+    strategy : the training method.
+    args : `Seq2SeqTrainingArguments`; some fields are changed.
+    generation : arguments of `generate` in validation.
+    distractors : number of state tokens of earlier documents shown next to each document; 0 for none.
+    kwargs : further arguments of `Seq2SeqTrainer`, such as datasets and callbacks.
     """
 
     def __init__(
@@ -44,41 +49,39 @@ class UnlimiformerTrainer(AveragedLoss, Seq2SeqTrainer):
         args: Any,
         generation: dict[str, Any] | None = None,
         distractors: int = 0,
-        **others: Any,
+        **kwargs: Any,
     ) -> None:
-        if not isinstance(wrapped.engine, Seq2SeqEngine):
-            raise UnlimiformerError(
+        if wrapped.engine.kind != "encoder-decoder":
+            raise InputError(
                 f"{type(wrapped.model).__name__} is decoder-only; expected an encoder–decoder for this trainer: "
                 "use CausalTrainer"
             )
         self.wrapped, self.strategy, self.generation = wrapped, strategy, generation or {}
         self._engine = wrapped.engine
-        self._installation = wrapped.engine.hooks
-        strategy.prepare(wrapped.model, self._installation.attentions)
-        self._layers = range(len(self._installation.attentions))
-        self._batch = (0, 0)  # optimizer steps, and batches since the last of them
+        strategy.prepare(wrapped.model, wrapped.engine.cross_attentions)
+        self._layers = range(len(wrapped.engine.cross_attentions))
+        self._batch_count = (0, 0)  # optimizer steps, and batches since the last one
         config = wrapped.model.config
-        self._start = config.decoder_start_token_id
-        if self._start is None:
-            raise UnlimiformerError("the model's config has no decoder_start_token_id; expected one: set it")
-        padding = config.pad_token_id if config.pad_token_id is not None else 0
+        self._start_token = config.decoder_start_token_id
+        if self._start_token is None:
+            raise InputError("the model's config has no decoder_start_token_id; expected one: set it")
+        pad_token = config.pad_token_id if config.pad_token_id is not None else 0
         args.remove_unused_columns = False
-        collator = Collator(padding, self._start, wrapped.window)
+        collator = Collator(pad_token, self._start_token, wrapped.window)
         args._n_gpu = 1  # replicas of nn.DataParallel would share one wrapper; several processes are fine
-        super().__init__(wrapped.model, args, data_collator=collator, processing_class=wrapped.tokenizer, **others)
+        super().__init__(wrapped.model, args, data_collator=collator, processing_class=wrapped.tokenizer, **kwargs)
         self._distractors = Distractors(distractors, args.process_index) if distractors else None
         if self._distractors is not None:
             self.add_callback(self._distractors)
-        self.model_accepts_loss_kwargs = False  # the models take the argument and ignore it; then we must divide
+        self.model_accepts_loss_kwargs = False  # the models ignore num_items_in_batch, so the trainer must divide
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Trains; afterwards the wrapper sees what it saw before."""
+        """Train, from a checkpoint if one is given."""
         if resume_from_checkpoint is True:
             resume_from_checkpoint = get_last_checkpoint(str(self.args.output_dir))
         if self._distractors is not None:
-            self._distractors.begin(resume_from_checkpoint or None, self.args.device)
-        with self._installation.override_policies(self._installation.policies):
-            return super().train(resume_from_checkpoint, *args, **kwargs)
+            self._distractors.restore(resume_from_checkpoint or None, self.args.device)
+        return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         if self._distractors is not None:
@@ -87,95 +90,90 @@ class UnlimiformerTrainer(AveragedLoss, Seq2SeqTrainer):
         super()._save_checkpoint(*args, **kwargs)
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
-        """Tests as the strategy has it; afterwards the wrapper sees what it saw before."""
-        with self._installation.override_policies([self.strategy.eval_policy(layer) for layer in self._layers]):
+        """Evaluate with the strategy's evaluation policies; afterwards the wrapper has its former ones."""
+        # of several processes, some evaluate examples twice to have equal numbers: these must not be counted twice
+        self.gather_function = self.accelerator.gather_for_metrics
+        with self._engine.context(policies=[self.strategy.eval_policy(layer) for layer in self._layers]):
             return super().evaluation_loop(*args, **kwargs)
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        features = train_dataset if train_dataset is not None else self.train_dataset
+        dataset = train_dataset if train_dataset is not None else self.train_dataset
         size = self._train_batch_size
-        if size == 1 or not isinstance(features, Seq2SeqDataset) or len(features.sharing) == len(features):
+        if size == 1 or not isinstance(dataset, Seq2SeqDataset) or len(dataset.input_groups) == len(dataset):
             return super()._get_train_sampler(train_dataset)
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-        order = GroupedSampler(features, size, seed)
-        self.add_callback(_Epochs(order))
-        return order
+        sampler = GroupedSampler(dataset, size, seed)
+        self.add_callback(_SetEpoch(sampler))
+        return sampler
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
-        """One batch; strategies that take turns count it."""
-        steps, since = self._batch
-        since = since if steps == self.state.global_step else 0
-        self._batch = (self.state.global_step, since + 1)
-        number = self.state.global_step * self.args.gradient_accumulation_steps + since
-        number = number * self.args.world_size + self.args.process_index  # as if one process had them all
-        self._installation.policies = [self.strategy.train_policy(layer, number) for layer in self._layers]
-        return super().training_step(*args, **kwargs)
+        """Run one batch with the strategy's policies for that batch."""
+        steps, batches = self._batch_count
+        batches = batches if steps == self.state.global_step else 0
+        self._batch_count = (self.state.global_step, batches + 1)
+        index = self.state.global_step * self.args.gradient_accumulation_steps + batches
+        index = index * self.args.world_size + self.args.process_index  # as if one process ran all batches
+        with self._engine.context(policies=[self.strategy.train_policy(layer, index) for layer in self._layers]):
+            return super().training_step(*args, **kwargs)
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """The model's own loss on the answer."""
-        given = {name: value for name, value in inputs.items() if name not in ("prefix_ids", "prompt_ids")}
-        reader, prefixes = self._engine.reader, _rows(inputs, "prefix_ids")
-        if self._distractors is None:
-            with reader.row_prefixes(prefixes):
-                return super().compute_loss(model, given, *args, **kwargs)
-        nothing = inputs["input_ids"].new_empty(0)  # short inputs are read into memories as well
-        prefixes = prefixes or [nothing] * len(inputs["input_ids"])
-        with reader.row_prefixes(prefixes), reader.beside(self._distractors.others) as read:
-            loss = super().compute_loss(model, given, *args, **kwargs)
-            self._distractors.note(read)
-            return loss
+        """Return the model's loss on the answers, with prefixes and distractors in its memories."""
+        model_inputs = {name: value for name, value in inputs.items() if name not in ("prefix_ids", "prompt_ids")}
+        prefixes = _unpadded_rows(inputs, "prefix_ids")
+        with self._engine.context(prefixes=prefixes, distractors=self._distractors):
+            return super().compute_loss(model, model_inputs, *args, **kwargs)
 
     def prediction_step(  # type: ignore[override]
         self, model: Any, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: Any = None, **generation: Any
     ) -> tuple[float | None, Tensor | None, Tensor | None]:
-        """Answers (B, T), generated row by row where the decoder is given the questions, and what they should be."""
+        """Return no loss, the generated answers (B, T) and the labels (B, T).
+
+        Rows with a prompt for the decoder are generated one by one: prompts differ in length.
+        """
         del ignore_keys, prediction_loss_only
         inputs = self._prepare_inputs(inputs)
         settings = {**self.generation, **getattr(self, "_gen_kwargs", {}), **generation}
-        prompts = unpadded(inputs["prompt_ids"])
-        asked = any(prompt.numel() for prompt in prompts)
-        batches = [slice(row, row + 1) for row in range(len(prompts))] if asked else [slice(None)]
+        prompts, prefixes = strip_padding(inputs["prompt_ids"]), _unpadded_rows(inputs, "prefix_ids")
+        has_prompts = any(prompt.numel() for prompt in prompts)
+        batches = [slice(row, row + 1) for row in range(len(prompts))] if has_prompts else [slice(None)]
         answers: list[Tensor] = []
         for rows in batches:
-            given = {name: inputs[name][rows] for name in ("input_ids", "attention_mask")}
-            prefixes = _rows(inputs, "prefix_ids")
-            if asked:
-                start = torch.tensor([self._start], device=self.args.device)
-                given["decoder_input_ids"] = torch.cat((start, prompts[rows.start]))[None]
-            with torch.no_grad(), self._engine.reader.row_prefixes(None if prefixes is None else prefixes[rows]):
-                made = self.wrapped.model.generate(**given, **settings)
-            told = given["decoder_input_ids"].shape[1] if asked else 1
-            answers += list(made[:, told:])
-        padding = self.wrapped.model.config.pad_token_id or 0
-        predicted = padded(answers, padding)
-        return None, predicted, inputs["labels"]
+            model_inputs = {name: inputs[name][rows] for name in ("input_ids", "attention_mask")}
+            if has_prompts:
+                start = torch.tensor([self._start_token], device=self.args.device)
+                model_inputs["decoder_input_ids"] = torch.cat((start, prompts[rows.start]))[None]
+            with torch.no_grad(), self._engine.context(prefixes=None if prefixes is None else prefixes[rows]):
+                sequences = self.wrapped.model.generate(**model_inputs, **settings)
+            prompt_length = model_inputs["decoder_input_ids"].shape[1] if has_prompts else 1
+            answers += list(sequences[:, prompt_length:])
+        return None, pad_rows(answers, self.wrapped.model.config.pad_token_id or 0), inputs["labels"]
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """The model as Hugging Face keeps it, and what the strategy learned beside it."""
+        """Save the model, and the parameters that the strategy added to it."""
         super().save_model(output_dir, _internal_call)
         folder = Path(output_dir or str(self.args.output_dir))
         if self.args.should_save:
             self.strategy.save(folder)
 
 
-class _Epochs(TrainerCallback):
-    """Tells an order its epoch: with several processes, a training that goes on would not."""
+class _SetEpoch(TrainerCallback):
+    """Sets the sampler's epoch; the trainer does not when several processes resume a run."""
 
-    def __init__(self, order: GroupedSampler) -> None:
-        self._order = order
+    def __init__(self, sampler: GroupedSampler) -> None:
+        self._sampler = sampler
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """The one that is begun, or gone on with."""
-        self._order.set_epoch(int(state.epoch or 0))
+        """Set the epoch that starts, or the one in which the run was stopped."""
+        self._sampler.set_epoch(int(state.epoch or 0))
 
 
-def _rows(inputs: dict[str, Any], name: str) -> list[Tensor] | None:
-    return unpadded(inputs[name]) if name in inputs else None
+def _unpadded_rows(inputs: dict[str, Any], name: str) -> list[Tensor] | None:
+    return strip_padding(inputs[name]) if name in inputs else None
 
 
-def decoded(predictions: Any, tokenizer: Any) -> Sequence[str]:
-    """Texts of predicted ids, or of labels."""
-    ids = torch.as_tensor(predictions)
+def decode_ids(ids: Any, tokenizer: Any) -> Sequence[str]:
+    """Decode predicted ids or labels (B, T) to texts, without special tokens and ignored positions."""
+    ids = torch.as_tensor(ids)
     return tokenizer.batch_decode(
-        ids.masked_fill(ids == IGNORED, tokenizer.pad_token_id or 0), skip_special_tokens=True
+        ids.masked_fill(ids == IGNORE_INDEX, tokenizer.pad_token_id or 0), skip_special_tokens=True
     )

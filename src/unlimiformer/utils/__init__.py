@@ -1,1 +1,1 @@
-"""Helpers without knowledge of models: files, JSONL, the system, optional packages, plotting."""
+"""Helpers that know nothing of models: files, JSON Lines, the system, optional packages, plotting."""

@@ -1,4 +1,4 @@
-"""Files on disk: the cache folder, checksums, atomic writes, and readable messages for errors of the file system."""
+"""Files on disk: the cache folder, checksums, atomic writes, and readable messages for file system errors."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 
 from ..errors import StorageError
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
-_IN_THE_WAY = (errno.ENOTDIR, errno.EEXIST, errno.EISDIR)
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
+_NAME_TAKEN = (errno.ENOTDIR, errno.EEXIST, errno.EISDIR)
 
 
 def cache_folder() -> Path:
-    """The user's cache folder for this library (`UNLIMIFORMER_CACHE` moves it); it is not created here."""
+    """Return the user's cache folder for this library (`UNLIMIFORMER_CACHE` moves it), without creating it."""
     if configured := os.environ.get("UNLIMIFORMER_CACHE"):
         return Path(configured).expanduser()
     base = os.environ.get("XDG_CACHE_HOME")
@@ -25,7 +25,7 @@ def cache_folder() -> Path:
 
 
 def sha256(path: Path) -> str:
-    """SHA-256 of a file's content, as hexadecimal."""
+    """Compute the SHA-256 of a file's content, as hexadecimal."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):
@@ -34,7 +34,7 @@ def sha256(path: Path) -> str:
 
 
 def folder_size(folder: Path) -> int:
-    """Bytes of all files below a folder."""
+    """Add up the sizes of all files below a folder, in bytes."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
@@ -52,20 +52,23 @@ def atomic_write(path: Path, text: str) -> None:
 def friendly_os_errors(path: Path, resumable: bool = False) -> Iterator[None]:
     """Turn an `OSError` while writing `path` into a `StorageError` that says what to do.
 
-    `resumable`: the work continues where it stopped when it is started again, and the message says so.
+    Parameters
+    ----------
+    path : the file or folder that is written; the message names it.
+    resumable : the work continues where it stopped when it is started again; the message says so.
     """
     try:
         yield
     except OSError as error:
         if error.strerror is None:
             raise
-        again = "run the same command again; it continues where it stopped" if resumable else "try again"
-        if error.errno in _FULL:
-            advice = f"the disk is full: free some space, then {again}"
-        elif error.errno in _FORBIDDEN:
+        retry = "run the same command again; it continues where it stopped" if resumable else "try again"
+        if error.errno in _DISK_FULL:
+            advice = f"the disk is full: free some space, then {retry}"
+        elif error.errno in _NO_PERMISSION:
             advice = "no permission to write there: choose another folder"
-        elif error.errno in _IN_THE_WAY:
+        elif error.errno in _NAME_TAKEN:
             advice = "a file or folder of that name is in the way: choose another path"
         else:
-            advice = again
+            advice = retry
         raise StorageError(f"cannot write {path} ({error.strerror}): {advice}") from error

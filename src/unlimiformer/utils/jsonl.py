@@ -1,4 +1,4 @@
-"""Runs that go on: JSON objects, one a line, appended as they come (a kill costs half a line at most), and settings."""
+"""JSON Lines files that are appended to row by row, so that a killed process loses at most its last row."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from ..errors import UnlimiformerError
+from ..errors import InputError
+
+_BLOCK = 1 << 16  # bytes read at once while searching for the last line break
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """All rows of a file; a last line that was cut off is forgotten, also in the file."""
+    """Read all rows of a file. An incomplete last line, left by a killed process, is removed from the file."""
     if not path.exists():
         return
-    _forget_half_a_line(path)
+    _remove_incomplete_line(path)
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
@@ -23,38 +25,32 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
             except ValueError:
                 row = None
             if not isinstance(row, dict):
-                raise UnlimiformerError(
-                    f"{path}, line {number} is no row; mend or remove that line, and the run goes on"
-                )
+                raise InputError(f"{path}, line {number} is not a JSON object; repair or remove that line")
             yield row
 
 
-def settings_diff(kept: dict[str, Any], wanted: dict[str, Any]) -> str:
-    """What a run was begun with where something else is wanted, in words; empty where nothing is."""
-    return ", ".join(f"{name} {kept.get(name)!r}" for name, value in wanted.items() if kept.get(name) != value)
-
-
 def append_row(file: TextIO, row: dict[str, Any]) -> None:
-    """A row more, which the system has when this returns."""
+    """Append one row and flush."""
     file.write(to_line(row))
     file.flush()
 
 
 def to_line(row: dict[str, Any]) -> str:
-    """As it stands in a file."""
+    """Format a row as one line of a JSON Lines file."""
     return json.dumps(row, ensure_ascii=False) + "\n"
 
 
-def _forget_half_a_line(path: Path) -> None:
+def _remove_incomplete_line(path: Path) -> None:
+    """Truncate a file after its last line break, which is searched for backwards from the end."""
     with path.open("rb") as file:
-        end = place = file.seek(0, 2)
-        while place > 0:  # from the end, a block at a time, to the last line's end
-            start = max(0, place - (1 << 16))
+        size = end = file.seek(0, os.SEEK_END)
+        while end > 0:
+            start = max(0, end - _BLOCK)
             file.seek(start)
-            found = file.read(place - start).rfind(b"\n")
-            if found >= 0:
-                place = start + found + 1
+            last_break = file.read(end - start).rfind(b"\n")
+            if last_break >= 0:
+                end = start + last_break + 1
                 break
-            place = start
-    if place < end:
-        os.truncate(path, place)
+            end = start
+    if end < size:
+        os.truncate(path, end)

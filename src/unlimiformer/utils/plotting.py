@@ -1,21 +1,13 @@
-"""The one place that imports the plotting library: late, without a screen, with a clear error where it is missing."""
+"""Imports matplotlib: only where a plot is drawn, without a display, with a clear error where it is missing."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ..errors import UnlimiformerError
+from .optional import require
 
 
-def pyplot() -> Any:
-    """Matplotlib's pyplot, drawing to files."""
-    try:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        from matplotlib import pyplot as plots
-    except ImportError:
-        raise UnlimiformerError(
-            "pictures need the package `matplotlib`; install it, or unlimiformer[evaluate]"
-        ) from None
-    return plots
+def pyplot(extra: str = "evaluate") -> Any:
+    """Return `matplotlib.pyplot`, which draws to files; `extra` is the one that a missing-package error names."""
+    require("matplotlib", extra, "drawing a plot").use("Agg")
+    return require("matplotlib.pyplot", extra, "drawing a plot")

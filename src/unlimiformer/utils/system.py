@@ -1,4 +1,4 @@
-"""What a process takes of the machine."""
+"""Memory and processors of the machine, as this process sees them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 
 def peak_memory() -> int:
-    """Largest resident size of this process so far, in bytes."""
-    try:  # what `resource` tells is never less than what the process had that started this one
-        told = Path("/proc/self/status").read_text()
-        return int(told.partition("VmHWM:")[2].split()[0]) * 1024
+    """Return the largest resident size of this process so far, in bytes; 0 if the system does not report it."""
+    try:  # preferred: `getrusage` also counts the peak of the process that started this one
+        status = Path("/proc/self/status").read_text()
+        return int(status.partition("VmHWM:")[2].split()[0]) * 1024
     except (OSError, IndexError):
         pass
     try:
@@ -23,26 +23,26 @@ def peak_memory() -> int:
 
 
 def is_first_process() -> bool:
-    """Whether this is the one of several processes, started by `torchrun` or the like, that speaks for all."""
+    """Whether this process has rank 0 among those started by `torchrun` or a similar launcher."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def cpu_count() -> int:
-    """That this process may use."""
+    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def free_memory() -> int | None:
-    """Bytes that could be had now, by the machine and by the container around us; None where nobody tells."""
+    """Return the bytes of memory that are available, limited by the container if there is one; None if unknown."""
     try:
-        told = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-        free = int(told["MemAvailable"].split()[0]) * 1024
+        meminfo = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        available = int(meminfo["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
         return None
     try:
-        group = Path("/sys/fs/cgroup")
-        limit = (group / "memory.max").read_text().strip()
-        used = int((group / "memory.current").read_text())
-        return free if limit == "max" else min(free, max(0, int(limit) - used))
+        cgroup = Path("/sys/fs/cgroup")
+        limit = (cgroup / "memory.max").read_text().strip()
+        used = int((cgroup / "memory.current").read_text())
+        return available if limit == "max" else min(available, max(0, int(limit) - used))
     except (OSError, ValueError):
-        return free
+        return available

@@ -1,4 +1,4 @@
-"""The contract of every family, on a tiny random model of each."""
+"""The contract of every encoder–decoder family, on a tiny random model of each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unlimiformer import Unlimiformer
 from unlimiformer.adapters import ADAPTERS, families
 
 TOLERANCE = 2e-5  # of the largest logit: float32 sums in another order
-LONG = 150
+LENGTH = 150
 ALL = 10**6
 MODELS = [*BUILDERS, *VARIANTS]
 
@@ -36,7 +36,7 @@ def _logits(model, ids, **kwargs):
     return model(input_ids=ids, attention_mask=mask, decoder_input_ids=_target(ids.shape[0]), **kwargs).logits
 
 
-def test_every_listed_family_is_tested_here():
+def test_every_listed_family_is_tested():
     listed = [row["family"] for row in families() if row["kind"] == "encoder–decoder"]
     assert listed == sorted(ADAPTERS)
     assert sorted(BUILDERS) == sorted(ADAPTERS)
@@ -45,7 +45,7 @@ def test_every_listed_family_is_tested_here():
         assert make(family).config.model_type == family
 
 
-def test_a_input_within_the_window_is_the_models_own_path(model, name):
+def test_an_input_within_the_window_takes_the_models_own_path(model, name):
     ids = random_ids(2, WINDOW - 8)
     plain = _logits(model, ids)
     generated = model.generate(input_ids=ids, max_new_tokens=5, do_sample=False)
@@ -54,21 +54,21 @@ def test_a_input_within_the_window_is_the_models_own_path(model, name):
         assert torch.equal(model.generate(input_ids=ids, max_new_tokens=5, do_sample=False), generated)
 
 
-def test_a_everything_retrieved_from_one_window_equals_the_unwrapped_model(model, name, record_property):
+def test_retrieving_all_of_one_window_equals_the_unwrapped_model(model, name, record_property):
     ids = random_ids(1, WINDOW - 8)
     plain = _logits(model, ids)
     with Unlimiformer(model, window=WINDOW, top_k=ALL) as u, torch.no_grad():
-        output = u.hooks.output([u.index(ids[0])])
-        retrieved = model(encoder_outputs=output, attention_mask=torch.ones(1, 1), decoder_input_ids=_target()).logits
+        inputs = u.engine.encoder_outputs([u.index(ids[0])])
+        retrieved = model(**inputs, decoder_input_ids=_target()).logits
     difference = relative(retrieved, plain)
     record_property(f"oracle: {name}, one window against the unwrapped model", difference)
     assert difference < TOLERANCE
 
 
 @pytest.mark.parametrize("order", ["folded", "projected"])
-def test_b_everything_retrieved_equals_full_attention(model, name, order, monkeypatch, record_property):
+def test_retrieving_everything_equals_full_attention(model, name, order, monkeypatch, record_property):
     monkeypatch.setattr("unlimiformer.engines.seq2seq.attention.folding_is_cheaper", lambda *_: order == "folded")
-    ids = random_ids(1, LONG)
+    ids = random_ids(1, LENGTH)
     expected = logits_over(model, concatenated_states(model, ids[0], WINDOW), _target())
     with Unlimiformer(model, window=WINDOW, top_k=ALL):
         difference = relative(_logits(model, ids), expected)
@@ -77,10 +77,10 @@ def test_b_everything_retrieved_equals_full_attention(model, name, order, monkey
 
 
 @pytest.mark.parametrize("order", ["folded", "projected"])
-def test_b_top_k_equals_masked_attention(model, name, order, monkeypatch):
-    """The differentiable path computes every score and masks; the fast paths must choose the same tokens."""
+def test_top_k_equals_masked_attention(model, name, order, monkeypatch):
+    """The differentiable path computes every score and masks some; the fast paths must choose the same tokens."""
     monkeypatch.setattr("unlimiformer.engines.seq2seq.attention.folding_is_cheaper", lambda *_: order == "folded")
-    ids = random_ids(1, LONG)
+    ids = random_ids(1, LENGTH)
     mask = torch.ones_like(ids)
     with Unlimiformer(model, window=WINDOW, top_k=7):
         fast = _logits(model, ids)
@@ -92,7 +92,7 @@ def test_b_top_k_equals_masked_attention(model, name, order, monkeypatch):
     assert relative(fast, everything) > 100 * TOLERANCE, "top-k must matter here, or this test shows nothing"
 
 
-def test_c_after_exit_every_forward_is_the_original_object(model, name):
+def test_every_forward_is_restored(model, name):
     before = {module_name: module.forward for module_name, module in model.named_modules()}
     hooks = {module_name: len(module._forward_pre_hooks) for module_name, module in model.named_modules()}
 
@@ -110,26 +110,26 @@ def test_c_after_exit_every_forward_is_the_original_object(model, name):
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_d_f_a_ragged_batch_agrees_with_single_runs_and_padding_is_never_retrieved(model, name, side):
-    lengths = [LONG, 61, WINDOW - 5]
+def test_a_padded_batch_equals_its_rows_and_padding_is_never_retrieved(model, name, side):
+    lengths = [LENGTH, 61, WINDOW - 5]
     rows = [random_ids(length, seed=length) for length in lengths]
-    ids = torch.zeros((3, LONG), dtype=torch.long)
+    ids = torch.zeros((3, LENGTH), dtype=torch.long)
     mask = torch.zeros_like(ids)
     for i, row in enumerate(rows):
-        place = slice(0, len(row)) if side == "right" else slice(LONG - len(row), LONG)
-        ids[i, place], mask[i, place] = row, 1
+        columns = slice(0, len(row)) if side == "right" else slice(LENGTH - len(row), LENGTH)
+        ids[i, columns], mask[i, columns] = row, 1
     with Unlimiformer(model, window=WINDOW, top_k=9) as u:
         batch = _logits(model, ids, attention_mask=mask)
-        memories = u.hooks.placeholders._last
+        with torch.no_grad():
+            placeholder = model.get_encoder()(input_ids=ids, attention_mask=mask)[0]
+        memories = u.engine.hooks.placeholders.find(placeholder)
         assert [len(memory) for memory in memories] == lengths
         assert all(torch.equal(memory.token_ids, row) for memory, row in zip(memories, rows, strict=True))
         target = _target(3)
         for i, row in enumerate(rows):
-            output = u.hooks.output([u.index(row)])
+            inputs = u.engine.encoder_outputs([u.index(row)])
             with torch.no_grad():
-                single = model(
-                    encoder_outputs=output, attention_mask=torch.ones(1, 1), decoder_input_ids=target[i : i + 1]
-                ).logits
+                single = model(**inputs, decoder_input_ids=target[i : i + 1]).logits
             assert relative(batch[i : i + 1], single) < TOLERANCE
 
 
@@ -137,25 +137,26 @@ BEAMS = {"max_new_tokens": 6, "min_new_tokens": 6, "num_beams": 3, "do_sample": 
 CACHE_CHANGES_THE_PLAIN_MODEL = {"fsmt", "prophetnet"}  # in transformers itself, unwrapped
 
 
-def test_d_beams_agree_with_single_runs(model, name):
-    rows = [random_ids(LONG, seed=3), random_ids(70, seed=4)]
+def test_beams_of_a_batch_equal_single_runs(model, name):
+    rows = [random_ids(LENGTH, seed=3), random_ids(70, seed=4)]
     with Unlimiformer(model, window=WINDOW, top_k=9) as u:
         for row, out in zip(rows, u.generate(rows, **BEAMS), strict=True):
             assert torch.equal(u.generate(row, **BEAMS).sequences, out.sequences)
 
 
-def test_d_the_cache_changes_nothing_where_it_changes_nothing_in_the_plain_model(model, name):
+def test_the_cache_changes_nothing(model, name):
+    """Except where it changes the plain model's output too."""
     short = random_ids(1, WINDOW - 8)
     plain = [model.generate(input_ids=short, use_cache=cache, **BEAMS) for cache in (True, False)]
     assert torch.equal(*plain) == (name not in CACHE_CHANGES_THE_PLAIN_MODEL)
     with Unlimiformer(model, window=WINDOW, top_k=9) as u:
-        cached, uncached = (u.generate(random_ids(LONG), use_cache=c, **BEAMS).sequences for c in (True, False))
+        cached, uncached = (u.generate(random_ids(LENGTH), use_cache=c, **BEAMS).sequences for c in (True, False))
     if name not in CACHE_CHANGES_THE_PLAIN_MODEL:
         assert torch.equal(cached, uncached)
 
 
-def test_e_the_first_token_retrieves(model, name):
-    ids = random_ids(1, LONG)
+def test_the_first_token_retrieves(model, name):
+    ids = random_ids(1, LENGTH)
     states = concatenated_states(model, ids[0], WINDOW)
     with Unlimiformer(model, window=WINDOW, top_k=ALL):
         out = model.generate(

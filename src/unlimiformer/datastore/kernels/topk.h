@@ -1,6 +1,6 @@
-/* What the loops of the stores share: kinds of rows, vectors, and lists of the K best so far. */
-#ifndef LISTS_H
-#define LISTS_H
+/* Shared by the kernels: arguments that come from Python, vectors, and lists of the K best rows so far. */
+#ifndef TOPK_H
+#define TOPK_H
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -14,21 +14,43 @@
 #else
 #define LANES 8
 #endif
-#if defined(__x86_64__)
-#define IN_REGISTER(v) __asm__("" : "+v"(v)) /* else gcc reads it again for every product, and loads become the limit */
+#if defined(__AVX__) /* without AVX a vec needs two registers, which "v" does not allow */
+#define IN_REGISTER(v) __asm__("" : "+v"(v)) /* else gcc loads it again for every product, and loads become the limit */
 #else
 #define IN_REGISTER(v) (void)(v)
 #endif
 #define BLOCK 8 /* rows scored at a time */
 #define BUCKETS 512
-#define CAPACITY(keep) (2 * (keep) + 64) /* room of a list; when it is full, about its best half is kept */
+#define CAPACITY(k) (2 * (k) + 64) /* room of a list; when it is full, about its best half is kept */
 
 typedef float vec __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));
 
+/* ---- arguments that come from Python; native.py declares the same fields in the same order ---- */
+
 enum { FLOAT32 = 0, BFLOAT16 = 1, INT8 = 2 };
 
-static inline int64_t bytes_of(int kind, int64_t width) {
-    return width * (kind == FLOAT32 ? 4 : kind == BFLOAT16 ? 2 : 1);
+typedef struct {
+    const char *data;    /* (rows, width), of the type that `kind` names */
+    const float *scales; /* (rows): factors of int8 rows; NULL for other kinds */
+    int64_t rows, width;
+    int64_t kind;
+} States;
+
+typedef struct {
+    const float *data; /* (count, width) */
+    int64_t count;
+} Queries;
+
+typedef struct {
+    float *score; /* (queries, k); -inf where no row fills the slot */
+    int64_t *row; /* (queries, k); 0 there */
+    int64_t k;
+} TopK;
+
+/* ---- rows ---- */
+
+static inline int64_t row_bytes(const States *states) {
+    return states->width * (states->kind == FLOAT32 ? 4 : states->kind == BFLOAT16 ? 2 : 1);
 }
 
 static inline float from_bfloat16(uint16_t half) {
@@ -36,25 +58,25 @@ static inline float from_bfloat16(uint16_t half) {
     return wide.value;
 }
 
-/* A query (width) as int16, as fine as 32-bit sums with int8 rows allow; returns what one of its units is worth. */
-static inline float whole_query(const float *query, int64_t width, int16_t *whole) {
+/* Rounds a query (width) to int16, as finely as 32-bit sums with int8 rows allow. Returns the factor that undoes it. */
+static inline float quantize_query(const float *query, int64_t width, int16_t *out) {
     float peak = 1e-30f, largest = fminf(32767.0f, floorf(2147483392.0f / (127.0f * (float)width)));
     for (int64_t i = 0; i < width; i++) peak = fmaxf(peak, fabsf(query[i]));
-    for (int64_t i = 0; i < width; i++) whole[i] = (int16_t)rintf(query[i] * (largest / peak));
+    for (int64_t i = 0; i < width; i++) out[i] = (int16_t)rintf(query[i] * (largest / peak));
     return peak / largest;
 }
 
-/* ---- the K best so far ---- */
+/* ---- the K best rows so far ---- */
 
 typedef struct {
     float *score;
     int32_t *row;
     int64_t count;
-    float floor; /* nothing at or below this can be among the K best any more */
-} best_list;
+    float floor; /* a score at or below this can no longer be among the K best */
+} BestList;
 
-/* Reorders the list so that its `keep` largest scores come first, and drops the others (quickselect). */
-static inline void select_best(best_list *list, int64_t keep) {
+/* Reorders the list so that its `k` largest scores come first, and drops the rest (quickselect). */
+static inline void select_best(BestList *list, int64_t k) {
     float *s = list->score;
     int32_t *r = list->row;
     int64_t low = 0, high = list->count - 1;
@@ -71,19 +93,19 @@ static inline void select_best(best_list *list, int64_t keep) {
                 i++; j--;
             }
         }
-        if (keep - 1 <= j) high = j;
-        else if (keep - 1 >= i) low = i;
+        if (k - 1 <= j) high = j;
+        else if (k - 1 >= i) low = i;
         else break;
     }
-    list->count = keep;
+    list->count = k;
     float least = s[0];
-    for (int64_t i = 1; i < keep; i++) least = s[i] < least ? s[i] : least;
+    for (int64_t i = 1; i < k; i++) least = s[i] < least ? s[i] : least;
     list->floor = least;
 }
 
-/* Makes room in a full list: drops what a histogram of the scores shows to be below the K best. Passes without a branch
- * that depends on the data, several times faster than select_best, but a few too many may stay. */
-static inline void drop_low(best_list *list, int64_t keep) {
+/* Makes room in a full list: drops scores that a histogram shows to be below the K best. No branch of its loops depends
+ * on the scores, which makes it several times faster than select_best; it may leave a few more than `k`. */
+static inline void drop_low(BestList *list, int64_t k) {
     float *s = list->score, low = s[0], high = s[0];
     for (int64_t i = 1; i < list->count; i++) {
         low = s[i] < low ? s[i] : low;
@@ -94,25 +116,26 @@ static inline void drop_low(best_list *list, int64_t keep) {
         int32_t histogram[BUCKETS] = {0};
         for (int64_t i = 0; i < list->count; i++) histogram[(int32_t)((s[i] - low) * scale)]++;
         int32_t bucket = BUCKETS - 1;
-        for (int64_t above = histogram[bucket]; above < keep; above += histogram[bucket]) bucket--;
-        int64_t kept = 0;
+        for (int64_t above = histogram[bucket]; above < k; above += histogram[bucket]) bucket--;
+        int64_t count = 0;
         float least = high;
         for (int64_t i = 0; i < list->count; i++) {
             float score = s[i];
-            int in = (int32_t)((score - low) * scale) >= bucket;
-            s[kept] = score;
-            list->row[kept] = list->row[i];
-            kept += in;
-            least = in && score < least ? score : least;
+            int stays = (int32_t)((score - low) * scale) >= bucket;
+            s[count] = score;
+            list->row[count] = list->row[i];
+            count += stays;
+            least = stays && score < least ? score : least;
         }
-        list->count = kept;
+        list->count = count;
         list->floor = least;
     }
-    if (list->count > keep + keep / 2) select_best(list, keep); /* scores bunched in one bucket */
+    if (list->count > k + k / 2) select_best(list, k); /* most scores lie in one bucket */
 }
 
-/* Offers the scores of neighbouring rows; most are below the floor, so one comparison of their maximum decides. */
-static inline void offer(best_list *list, const float *score, int64_t row, int64_t count, int64_t keep) {
+/* Offers the scores of `count` <= BLOCK neighbouring rows to a list. Most scores are below the floor, so that comparing
+ * the largest one is usually enough. */
+static inline void offer(BestList *list, const float *score, int64_t row, int64_t count, int64_t k) {
     float highest = score[0];
     for (int t = 1; t < BLOCK; t++) highest = score[t] > highest ? score[t] : highest;
     if (highest <= list->floor) return;
@@ -123,22 +146,22 @@ static inline void offer(best_list *list, const float *score, int64_t row, int64
         length += score[t] > list->floor;
     }
     list->count = length;
-    if (length > CAPACITY(keep) - BLOCK) drop_low(list, keep);
+    if (length > CAPACITY(k) - BLOCK) drop_low(list, k);
 }
 
-/* Brings one query's lists, one a part, together in the first, which then holds at most the `keep` best. */
-static inline void merge_parts(best_list *lists, int64_t parts, int64_t step, int64_t keep) {
+/* Merges the lists of one query, one per part and `step` apart, into the first, which then has at most the `k` best. */
+static inline void merge_parts(BestList *lists, int64_t parts, int64_t step, int64_t k) {
     for (int64_t p = 0; p < parts; p++) {
-        best_list *list = lists + p * step;
+        BestList *list = lists + p * step;
         for (int64_t i = 0; p > 0 && i < list->count; i++) {
             lists->score[lists->count] = list->score[i];
             lists->row[lists->count] = list->row[i];
             lists->count += list->score[i] > lists->floor;
-            if (lists->count == CAPACITY(keep)) drop_low(lists, keep);
+            if (lists->count == CAPACITY(k)) drop_low(lists, k);
         }
-        if (lists->count > keep) drop_low(lists, keep);
+        if (lists->count > k) drop_low(lists, k);
     }
-    if (lists->count > keep) select_best(lists, keep);
+    if (lists->count > k) select_best(lists, k);
 }
 
 #endif

@@ -1,1 +1,1 @@
-"""Decoder-only models: what is kept of a document, which blocks of it a question wants, and where they are put."""
+"""Decoder-only models: blocks of the document are selected for each question and read by the plain model."""

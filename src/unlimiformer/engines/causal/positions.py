@@ -1,7 +1,7 @@
-"""Where retrieved tokens stand between the head of the prompt and its tail. Integers only.
+"""Which positions retrieved tokens get between the prefix of the prompt and its suffix. Integers only.
 
-Positions are counted from the end of the head. With a document of one window, all of it retrieved, every policy gives
-the positions that the plain model has.
+Positions are counted from the end of the prefix. For a document of one window, all of it retrieved, every policy gives
+the positions of the plain model.
 """
 
 from __future__ import annotations
@@ -16,60 +16,60 @@ from ...text.windows import WindowSpec
 
 
 class Positions(Protocol):
-    """One policy for documents of `length` tokens that were read in windows with `room` for them."""
+    """A policy for documents of one length that were encoded with one window specification."""
 
     def place(self, tokens: Tensor) -> Tensor:
         """Positions (n,) of tokens (n,) of the document, which are in order."""
 
     def end(self, tokens: int) -> int:
-        """Where the tail begins, if so many tokens were retrieved."""
+        """Position at which the suffix begins if this many tokens were retrieved."""
 
 
 class Consecutive:
-    """Side by side, in their order, whatever lay between them."""
+    """Positions 0, 1, 2, … in document order, without gaps."""
 
-    def __init__(self, length: int, cut: WindowSpec) -> None:
-        del length, cut
+    def __init__(self, length: int, spec: WindowSpec) -> None:
+        del length, spec
 
     def place(self, tokens: Tensor) -> Tensor:
-        """0, 1, 2, …"""
+        """Count from 0."""
         return torch.arange(tokens.shape[0])
 
     def end(self, tokens: int) -> int:
-        """Behind the last of them."""
+        """Behind the last retrieved token."""
         return tokens
 
 
 class AsEncoded:
-    """Where they stood in their window: tokens of different windows share positions."""
+    """Positions that tokens had in their window; tokens of different windows share positions."""
 
-    def __init__(self, length: int, cut: WindowSpec) -> None:
-        windows = cut.windows(length)
-        self._at = torch.cat([torch.arange(w.keep_start - w.start, w.keep_end - w.start) for w in windows])
-        self._end = min(length, cut.window)
+    def __init__(self, length: int, spec: WindowSpec) -> None:
+        windows = spec.windows(length)
+        self._position = torch.cat([torch.arange(w.keep_start - w.start, w.keep_end - w.start) for w in windows])
+        self._end = min(length, spec.window)
 
     def place(self, tokens: Tensor) -> Tensor:
-        """Their places in their windows."""
-        return self._at[tokens]
+        """Positions inside the windows."""
+        return self._position[tokens]
 
     def end(self, tokens: int) -> int:
-        """Behind a whole window."""
+        """Behind one whole window."""
         del tokens
         return self._end
 
 
 class Rescaled:
-    """Their places in the document, shrunk into one window, as the authors' code has it."""
+    """Positions in the document, scaled down to one window, as in the authors' code."""
 
-    def __init__(self, length: int, cut: WindowSpec) -> None:
-        self._length, self._end = length, min(length, cut.window)
+    def __init__(self, length: int, spec: WindowSpec) -> None:
+        self._length, self._end = length, min(length, spec.window)
 
     def place(self, tokens: Tensor) -> Tensor:
-        """Rounded down."""
+        """Scaled positions, rounded down."""
         return tokens * self._end // self._length
 
     def end(self, tokens: int) -> int:
-        """Behind a whole window."""
+        """Behind one whole window."""
         del tokens
         return self._end
 

@@ -1,7 +1,6 @@
-"""Which tokens of a document a question is answered from. One small class a policy; `engines` knows what to do with
-what they choose.
+"""Select the tokens of a document from which a question is answered. `generation.py` decides what is done with them.
 
-Shapes: S tokens of the document, n blocks, m chosen tokens.
+Shapes: S tokens of the document, n blocks, m selected tokens.
 """
 
 from __future__ import annotations
@@ -12,107 +11,110 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...memory.memory import Memory
+from ...memory import Memory
 from .block_scorer import BlockScorer
-from .layout import Head, Layout
-from .prompts import Prompts, PromptSuffix
+from .prompts import PromptSuffix, PromptTemplate
+from .row_layout import Head, RowLayout
 
-_CANDIDATES = 12  # blocks that are looked at closely
-_NEARLY = 1.0  # how much less likely than the best block (in logarithms) one may make the question that is read with it
+_CANDIDATES = 12  # blocks that are reranked
+_MARGIN = 1.0  # how much less likely (natural logarithm) than the best block another one may make the question
 
 
 @dataclass(frozen=True)
 class SelectedTokens:
-    """Tokens (m,) of the document, in order, and how much each was wanted (m,), of sum one."""
+    """Selected tokens (m,) of a document, in order, and their weights (m,), which add up to one."""
 
     tokens: Tensor
     weights: Tensor
 
     @classmethod
     def everything(cls, memory: Memory) -> SelectedTokens:
-        """The whole document."""
+        """The whole document, with equal weights."""
         length = memory.text_tokens
         return cls(torch.arange(length), torch.full((length,), 1 / length))
 
     @classmethod
-    def spans(cls, wanted: dict[tuple[int, int], float], length: int) -> SelectedTokens:
-        """The tokens of some stretches, and the share that each was wanted."""
+    def from_spans(cls, scores: dict[tuple[int, int], float], length: int) -> SelectedTokens:
+        """The tokens of some spans (start, stop), each span weighted by its score."""
         weights = torch.zeros(length)
-        for (start, stop), score in wanted.items():
+        for (start, stop), score in scores.items():
             weights[start:stop] += max(score, 1e-9) / (stop - start)
         tokens = weights.nonzero()[:, 0]
         return cls(tokens, weights[tokens] / weights[tokens].sum())
 
 
-class Reread:
-    """The blocks that the retrieving heads want and that make the question likely; they are then read again, together.
+class RerankedBlocks:
+    """The blocks that the retrieval heads attend to and that make the question likely.
 
-    As many as are nearly as good as the best, so that a fact is read alone and a wide question gets its share.
+    Blocks that are nearly as good as the best one are selected too, at most `top_k` tokens: a question about one fact
+    gets one passage, a broad question several.
     """
 
-    def __init__(self, block_scorer: BlockScorer, layout: Layout, block: int, top_k: int, prompts: Prompts) -> None:
-        self._block_scorer, self._layout, self._block, self._prompts = block_scorer, layout, block, prompts
-        self._most = max(1, top_k // block)
+    def __init__(
+        self, scorer: BlockScorer, layout: RowLayout, block: int, top_k: int, template: PromptTemplate
+    ) -> None:
+        self._scorer, self._layout, self._block, self._template = scorer, layout, block, template
+        self._max_blocks = max(1, top_k // block)
 
-    def choose(self, memory: Memory, tail: PromptSuffix) -> SelectedTokens:
-        """The tokens that this question is answered from."""
+    def select(self, memory: Memory, suffix: PromptSuffix) -> SelectedTokens:
+        """The tokens from which this question is answered."""
         length = memory.text_tokens
         if memory.windows == 1 or length <= self._block:
             return SelectedTokens.everything(memory)
-        surveyed = torch.stack(list(self._block_scorer.score_blocks(memory, self._layout, tail.question).values())).sum(
-            0
-        )
-        best = surveyed.topk(min(max(_CANDIDATES, self._most), surveyed.shape[0])).indices.tolist()
+        by_head = self._scorer.score_blocks(memory, self._layout, suffix.question)
+        scores = torch.stack(list(by_head.values())).sum(0)
+        candidates = scores.topk(min(max(_CANDIDATES, self._max_blocks), scores.shape[0])).indices.tolist()
         document = memory.text_ids
-        spans = [self._span(number, document) for number in best]
+        spans = [self._complete_sentences(block, document) for block in candidates]
         texts = [document[start:stop] for start, stop in spans]
-        likely = self._block_scorer.rerank(memory.prefix_ids, texts, tail.before, tail.question)
-        order = likely.argsort(descending=True)[: self._most].tolist()
-        shares = (likely - likely.max()).exp()
-        kept = {spans[i]: float(shares[i]) for i in order if likely[i] >= likely.max() - _NEARLY}
-        return SelectedTokens.spans(kept, length)
+        likelihoods = self._scorer.rerank(memory.prefix_ids, texts, suffix.before, suffix.question)
+        best = likelihoods.argsort(descending=True)[: self._max_blocks].tolist()
+        shares = (likelihoods - likelihoods.max()).exp()
+        threshold = likelihoods.max() - _MARGIN
+        selected = {spans[i]: float(shares[i]) for i in best if likelihoods[i] >= threshold}
+        return SelectedTokens.from_spans(selected, length)
 
-    def _span(self, number: int, document: Tensor) -> tuple[int, int]:
-        """A block's tokens, and those around it that complete its first and last sentence, or as many as it has."""
-        start, stop = number * self._block, min(document.shape[0], (number + 1) * self._block)
-        first, last = max(0, start - self._block), min(document.shape[0], stop + self._block)
-        while start > first and not self._prompts.ends_sentence(int(document[start - 1])):
+    def _complete_sentences(self, block: int, document: Tensor) -> tuple[int, int]:
+        """A block's tokens, extended by at most a block on either side to whole sentences."""
+        start, stop = block * self._block, min(document.shape[0], (block + 1) * self._block)
+        lowest, highest = max(0, start - self._block), min(document.shape[0], stop + self._block)
+        while start > lowest and not self._template.ends_sentence(int(document[start - 1])):
             start -= 1
-        while stop < last and not self._prompts.ends_sentence(int(document[stop - 1])):
+        while stop < highest and not self._template.ends_sentence(int(document[stop - 1])):
             stop += 1
         return start, stop
 
 
-class Blocks:
-    """As many blocks as there is room for, by a survey; one choice for all layers, or each layer's own heads choose.
+class TopBlocks:
+    """The `top_k` tokens of the best-scored blocks: one selection for all layers, or one per layer.
 
-    A layer that has no heads that choose sees what all others chose.
+    With one per layer, a layer without scoring heads gets the selection of all heads together.
     """
 
-    def __init__(self, block_scorer: BlockScorer, layout: Layout, block: int, top_k: int, by_layer: bool) -> None:
-        self._block_scorer, self._layout, self._block, self._by_layer = block_scorer, layout, block, by_layer
-        self._most = max(1, top_k // block)
+    def __init__(self, scorer: BlockScorer, layout: RowLayout, block: int, top_k: int, by_layer: bool) -> None:
+        self._scorer, self._layout, self._block, self._by_layer = scorer, layout, block, by_layer
+        self._max_blocks = max(1, top_k // block)
 
-    def choose(self, memory: Memory, tail: PromptSuffix, layers: Sequence[int]) -> dict[int, SelectedTokens]:
-        """The tokens that each layer sees: the same number in all."""
+    def select(self, memory: Memory, suffix: PromptSuffix, layers: Sequence[int]) -> dict[int, SelectedTokens]:
+        """The tokens that each layer sees: the same number in all layers."""
         length = memory.text_tokens
-        if self._most * self._block >= length:
+        if self._max_blocks * self._block >= length:
             return dict.fromkeys(layers, SelectedTokens.everything(memory))
-        surveyed = self._block_scorer.score_blocks(memory, self._layout, tail.question)
+        by_head = self._scorer.score_blocks(memory, self._layout, suffix.question)
+        shared = self._best(list(by_head.values()), length)
         if not self._by_layer:
-            return dict.fromkeys(layers, self._best(list(surveyed.values()), length))
-        together = self._best(list(surveyed.values()), length)
-        found = {layer: _of_layer(surveyed, layer) for layer in layers}
-        return {layer: self._best(wanted, length) if wanted else together for layer, wanted in found.items()}
+            return dict.fromkeys(layers, shared)
+        by_layer = {layer: _scores_of_layer(by_head, layer) for layer in layers}
+        return {layer: self._best(scores, length) if scores else shared for layer, scores in by_layer.items()}
 
-    def _best(self, surveyed: list[Tensor], length: int) -> SelectedTokens:
-        wanted = torch.stack(surveyed).sum(0)
-        if self._by_layer:  # all layers see as many tokens: a short last block is nobody's
-            wanted = wanted[: length // self._block]
-        best = wanted.topk(min(self._most, wanted.shape[0])).indices.tolist()
-        spans = {(b * self._block, min(length, (b + 1) * self._block)): float(wanted[b]) for b in best}
-        return SelectedTokens.spans(spans, length)
+    def _best(self, scores_by_head: list[Tensor], length: int) -> SelectedTokens:
+        scores = torch.stack(scores_by_head).sum(0)
+        if self._by_layer:  # all layers see the same number of tokens, so a short last block is left out
+            scores = scores[: length // self._block]
+        best = scores.topk(min(self._max_blocks, scores.shape[0])).indices.tolist()
+        spans = {(b * self._block, min(length, (b + 1) * self._block)): float(scores[b]) for b in best}
+        return SelectedTokens.from_spans(spans, length)
 
 
-def _of_layer(surveyed: dict[Head, Tensor], layer: int) -> list[Tensor]:
-    return [wanted for (at, _), wanted in surveyed.items() if at == layer]
+def _scores_of_layer(by_head: dict[Head, Tensor], layer: int) -> list[Tensor]:
+    return [scores for (at, _), scores in by_head.items() if at == layer]

@@ -1,4 +1,4 @@
-"""The plain model over as much of a document as its window holds: what everything else is compared with."""
+"""The plain decoder-only model over as much of a document as its context holds: the baseline of every comparison."""
 
 from __future__ import annotations
 
@@ -9,28 +9,34 @@ import torch
 from transformers import DynamicCache
 
 from ...adapters.causal import CausalAdapter
-from .prompts import Prompts
+from .prompts import PromptTemplate
 
-_TAIL = 128  # tokens that a question and what surrounds it may have
+_SUFFIX = 128  # tokens reserved for the question and what surrounds it
 
 
-class Truncated:
-    """One document, read once by the plain model, with room for an answer; its cache is copied for every question."""
+class TruncatedDocument:
+    """One document, read once by the plain model; its cache is copied for every question.
 
-    def __init__(self, decoder: CausalAdapter, prompts: Prompts, tokenizer: Any, text: str, answer: int) -> None:
-        self._model, self._prompts, self._tokenizer = decoder.model, prompts, tokenizer
-        head = prompts.head(None)
+    `answer_tokens` is the room that is left for an answer.
+    """
+
+    def __init__(
+        self, decoder: CausalAdapter, template: PromptTemplate, tokenizer: Any, text: str, answer_tokens: int
+    ) -> None:
+        self._model, self._template, self._tokenizer = decoder.model, template, tokenizer
+        prefix = template.prefix(None)
         ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-        self._ids = torch.cat((head, torch.tensor(ids)[: max(1, decoder.limit - _TAIL - answer - head.shape[0])]))
+        room = max(1, decoder.max_positions - _SUFFIX - answer_tokens - prefix.shape[0])
+        self._ids = torch.cat((prefix, torch.tensor(ids)[:room]))
         self._cache = DynamicCache()
         with torch.no_grad():
             decoder.backbone(self._ids[None].to(decoder.device), past_key_values=self._cache, use_cache=True)
 
     def ask(self, question: str, **generation: Any) -> str:
-        """Its answer."""
-        ids = torch.cat((self._ids, self._prompts.tail(question).ids))[None].to(self._model.device)
+        """Answer a question about the beginning of the document."""
+        ids = torch.cat((self._ids, self._template.suffix(question).ids))[None].to(self._model.device)
         cache = copy.deepcopy(self._cache)
         cache.batch_repeat_interleave(max(generation.get(name) or 1 for name in ("num_beams", "num_return_sequences")))
-        call = {"past_key_values": cache, "attention_mask": torch.ones_like(ids), **generation}
-        made = self._model.generate(ids, **call)
-        return self._tokenizer.decode(made[0, ids.shape[1] :], skip_special_tokens=True)
+        arguments = {"past_key_values": cache, "attention_mask": torch.ones_like(ids), **generation}
+        sequences = self._model.generate(ids, **arguments)
+        return self._tokenizer.decode(sequences[0, ids.shape[1] :], skip_special_tokens=True)

@@ -1,7 +1,7 @@
-"""Attention for training: the best keys of every query are chosen once, and no score outlives the step that needs it.
+"""Attention for training: the top-k keys are chosen once, and scores are recomputed in the backward pass.
 
-Forward keeps what a query let through (its lowest score), the sum of its scores and its answer; scores are computed
-again, some queries at a time, for their gradients. Equal to `attention.attend_dense`, with the memory of one part.
+The forward pass keeps for each query its lowest selected score, the log-sum-exp of its scores and its output. The
+backward pass computes the scores again, some queries at a time. Equal to `functional.attend_dense`, with less memory.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from ...adapters import CrossAttention
-from ...functional import cap
+from ...functional import apply_softcap
 
 SCORES = 1 << 24
-"""Numbers that one layer's attention holds at once."""
+"""Number of scores that one layer's attention holds at once."""
 
 
 @dataclass
 class _FirstPass:
-    """Of the first pass: answers (G, R, d), log sums (G, R), lowest scores let through (G, R; None for all of them)."""
+    """Results of the forward pass: context (G, R, d), log-sum-exp (G, R), lowest selected score (G, R) or None."""
 
     context: Tensor
     log_sum: Tensor
@@ -33,19 +33,21 @@ class _FirstPass:
 
 @dataclass(frozen=True)
 class _AttentionRule:
+    """Settings of one attention; `rows_at_once` queries are computed together."""
+
     top_k: int | None
     softcap: float | None
     dropout: float
     seed: int
-    at_once: int
+    rows_at_once: int
 
 
 def checkpointed_attention(
     view: CrossAttention, queries: Tensor, states: Tensor, top_k: int | None
 ) -> tuple[Tensor, Tensor]:
-    """Differentiable attention of queries (N, H, d) to states (S, D): contexts (N, H, d) and log sums (N, H).
+    """Differentiable attention of queries (N, H, d) to states (S, D): contexts (N, H, d), log-sum-exps (N, H).
 
-    A layer's keys and values exist only while they are used, and are computed again for gradients.
+    Keys and values exist only while they are used, and are recomputed in the backward pass.
     """
     (n, heads, width), rows = queries.shape, states.shape[0]
     seed = int(torch.randint(1 << 62, ())) if view.dropout > 0 else 0
@@ -54,9 +56,9 @@ def checkpointed_attention(
     first_pass: list[_FirstPass] = []
 
     def layer(queries: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
-        keys, values = (made.to(queries.dtype).transpose(0, 1) for made in (view.keys(states), view.values(states)))
+        keys, values = (part.to(queries.dtype).transpose(0, 1) for part in (view.keys(states), view.values(states)))
         grouped = queries.reshape(n, view.groups, -1, width).transpose(0, 1).reshape(view.groups, -1, width)
-        with torch.autocast(queries.device.type, enabled=False):  # both passes compute in the queries' own dtype
+        with torch.autocast(queries.device.type, enabled=False):  # both passes compute in the dtype of the queries
             return _Attention.apply(grouped, keys, values, rule, first_pass)
 
     context, log_sum = checkpoint(layer, queries, states, use_reentrant=False)
@@ -65,86 +67,88 @@ def checkpointed_attention(
 
 
 class _Attention(torch.autograd.Function):
-    """Queries (G, R, d) on keys and values (G, S, d). `first_pass` is filled by the first call and spares the second
-    (a checkpoint's) all work."""
+    """Attention of queries (G, R, d) to keys and values (G, S, d).
+
+    `first_pass` is filled by the first call; the second, which the checkpoint makes, reuses it.
+    """
 
     @staticmethod
     def forward(
         ctx: Any, queries: Tensor, keys: Tensor, values: Tensor, rule: _AttentionRule, first_pass: list[_FirstPass]
     ) -> tuple[Tensor, Tensor]:
         if not first_pass:
-            parts = list(_answers(queries, keys, values, rule))
+            parts = list(_forward_parts(queries, keys, values, rule))
             joined = [None if part[0] is None else torch.cat(part, dim=1) for part in zip(*parts, strict=True)]
             first_pass.append(_FirstPass(*joined))  # type: ignore[arg-type]
         ctx.save_for_backward(queries, keys, values)
-        ctx.rule, ctx.kept = rule, first_pass[0]
-        return ctx.kept.context.clone(), ctx.kept.log_sum.clone()
+        ctx.rule, ctx.first_pass = rule, first_pass[0]
+        return ctx.first_pass.context.clone(), ctx.first_pass.log_sum.clone()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, context_gradient: Tensor, log_sum_gradient: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, context_grad: Tensor, log_sum_grad: Tensor) -> tuple[Tensor | None, ...]:
         queries, keys, values = ctx.saved_tensors
-        rule, kept = ctx.rule, ctx.kept
-        of_queries, of_keys, of_values = (torch.zeros_like(each) for each in (queries, keys, values))
-        chance = _DropoutMask(rule, queries.device)
+        rule, first_pass = ctx.rule, ctx.first_pass
+        query_grad, key_grad, value_grad = (torch.zeros_like(tensor) for tensor in (queries, keys, values))
+        dropout = _DropoutMask(rule, queries.device)
         for rows in _parts(queries, rule):
             scores = (queries[:, rows] @ keys.mT).float()
-            outside = None if kept.lowest is None else scores < kept.lowest[:, rows, None]
-            scores = cap(scores, rule.softcap)
-            weights = (scores - kept.log_sum[:, rows, None]).exp_()
+            outside = None if first_pass.lowest is None else scores < first_pass.lowest[:, rows, None]
+            scores = apply_softcap(scores, rule.softcap)
+            weights = (scores - first_pass.log_sum[:, rows, None]).exp_()
             if outside is not None:
                 weights.masked_fill_(outside, 0.0)
-            given = context_gradient[:, rows]
-            factor = chance.kept_weights(weights)
-            of_values += (weights * factor if factor is not None else weights).to(given).mT @ given
-            change = (given @ values.mT).float()
+            output_grad = context_grad[:, rows]
+            factor = dropout.scale(weights)
+            value_grad += (weights * factor if factor is not None else weights).to(output_grad).mT @ output_grad
+            score_grad = (output_grad @ values.mT).float()
             if factor is not None:
-                change *= factor
-            shared = (given * kept.context[:, rows]).sum(-1, dtype=torch.float32) - log_sum_gradient[:, rows]
-            change = change.sub_(shared[..., None]).mul_(weights)
+                score_grad *= factor
+            shared = (output_grad * first_pass.context[:, rows]).sum(-1, dtype=torch.float32) - log_sum_grad[:, rows]
+            score_grad = score_grad.sub_(shared[..., None]).mul_(weights)
             if rule.softcap is not None:
-                change *= 1 - (scores / rule.softcap) ** 2
-            change = change.to(queries.dtype)
-            of_queries[:, rows] = change @ keys
-            of_keys += change.mT @ queries[:, rows]
-        return of_queries, of_keys, of_values, None, None
+                score_grad *= 1 - (scores / rule.softcap) ** 2
+            score_grad = score_grad.to(queries.dtype)
+            query_grad[:, rows] = score_grad @ keys
+            key_grad += score_grad.mT @ queries[:, rows]
+        return query_grad, key_grad, value_grad, None, None
 
 
-def _answers(
+def _forward_parts(
     queries: Tensor, keys: Tensor, values: Tensor, rule: _AttentionRule
 ) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-    chance = _DropoutMask(rule, queries.device)
+    dropout = _DropoutMask(rule, queries.device)
     for rows in _parts(queries, rule):
         scores = (queries[:, rows] @ keys.mT).float()
         lowest = outside = None
-        if rule.top_k is not None:  # chosen before they are capped: then equal ones are rare
+        if rule.top_k is not None:  # chosen before they are capped, because ties are rare then
             lowest = scores.topk(rule.top_k, dim=-1, sorted=False).values.amin(-1)
             outside = scores < lowest[..., None]
-        scores = cap(scores, rule.softcap)
+        scores = apply_softcap(scores, rule.softcap)
         if outside is not None:
             scores = scores.masked_fill_(outside, float("-inf"))
         log_sum = scores.logsumexp(-1)
         weights = scores.sub_(log_sum[..., None]).exp_()
-        factor = chance.kept_weights(weights)
+        factor = dropout.scale(weights)
         if factor is not None:
             weights *= factor
         yield weights.to(values.dtype) @ values, log_sum, lowest
 
 
 def _parts(queries: Tensor, rule: _AttentionRule) -> Iterator[slice]:
-    for start in range(0, queries.shape[1], rule.at_once):
-        yield slice(start, start + rule.at_once)
+    for start in range(0, queries.shape[1], rule.rows_at_once):
+        yield slice(start, start + rule.rows_at_once)
 
 
 class _DropoutMask:
-    """Drops the same weights in both passes."""
+    """Dropout of attention weights, the same in both passes."""
 
     def __init__(self, rule: _AttentionRule, device: torch.device) -> None:
         self._rate = rule.dropout
         self._generator = torch.Generator(device).manual_seed(rule.seed) if rule.dropout > 0 else None
 
-    def kept_weights(self, weights: Tensor) -> Tensor | None:
-        """What each weight is multiplied with; None where all are kept as they are."""
+    def scale(self, weights: Tensor) -> Tensor | None:
+        """Factor of each weight; None without dropout."""
         if self._generator is None:
             return None
         return torch.empty_like(weights).bernoulli_(1 - self._rate, generator=self._generator).div_(1 - self._rate)

@@ -1,191 +1,234 @@
-"""Encoder–decoders: every cross-attention head retrieves its own tokens at every step, as the paper has it."""
+"""The engine of encoder–decoders: every cross-attention head retrieves its own tokens at every step (the paper)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...adapters import Adapter, adapter_for
+from ...adapters import Adapter, CrossAttention, adapter_for
 from ...config import UnlimiformerConfig
 from ...datastore import ExactStore, build
-from ...errors import UnlimiformerError, UnsupportedModelError
+from ...errors import InputError, UnsupportedModelError
 from ...hub.saved_settings import load_gate
-from ...memory.indexer import Indexer
-from ...memory.memory import Memory
-from ...provenance.provenance import Provenance
-from ...provenance.trace import AttentionTrace
-from ..base import Generated, ended, refuse_without_cache
+from ...memory import Memory
+from ...memory.indexer import EncoderInfo, Indexer
+from ...provenance import AttentionTrace, Provenance
+from ..base import Engine, Generated, require_cache, strip_padding
 from .attention import EVERYTHING, RetrievalPolicy
+from .context import AttentionContext
 from .focus import MemorySlice
 from .hooks import HookManager
-from .sample_queries import pool_queries, sample_queries
-from .verify import verify_guess
+from .sample_queries import decoder_start_id, pool_queries, sample_queries
+from .verify_adapter import verify_guess
 
 
-class Seq2SeqEngine:
-    """One wrapped encoder–decoder; `base` is the model inside a peft model."""
+class Seq2SeqEngine(Engine):
+    """One wrapped encoder–decoder."""
+
+    kind = "encoder-decoder"
 
     def __init__(self, model: Any, base: Any, tokenizer: Any, config: UnlimiformerConfig) -> None:
+        super().__init__(model, base, tokenizer, config)
         for name in ("selection", "positions", "block"):
             if getattr(config, name) is not None:
-                raise UnlimiformerError(
+                raise InputError(
                     f"{name} is {getattr(config, name)!r}; it is for decoder-only models, and "
                     f"{type(base).__name__} is an encoder–decoder: leave it out"
                 )
-        self.model, self.config, self._tokenizer = model, config, tokenizer
-        adapter, known = adapter_for(base)
-        self.window = _window(adapter, base, tokenizer, config)
-        self.top_k, self.focus = config.top_k or self.window, config.focus or 0
-        vocabulary = base.get_input_embeddings().num_embeddings
-        self.reader = Indexer(config, tokenizer, base.config, adapter.encoder(base), self.window, vocabulary)
-        reader = self.reader
-        self.hooks = HookManager(base, adapter, reader.read_rows, self.window, lambda: reader.prefixes_rows)
-        policies = _policies(self.hooks, config, self.top_k, getattr(base.config, "_name_or_path", None))
-        if not known:
+        adapter, is_known = adapter_for(base)
+        self.window = _choose_window(adapter, base, tokenizer, config)
+        self.top_k = config.top_k or self.window
+        self.hooks = HookManager(base, adapter, self.window)
+        vocabulary_size = base.get_input_embeddings().num_embeddings
+        encoder = EncoderInfo(adapter.encoder(base), base.config, self.hooks.encode, self.window, vocabulary_size)
+        self._indexer = Indexer(config, tokenizer, encoder)
+        context = AttentionContext(self._default_policies(), focus=config.focus or 0)
+        if not is_known:
             verify_guess(base, adapter, self.window)
-        self.hooks.apply(policies)
-        self.encode = self.hooks.encode
-        self.remove = self.hooks.undo
+        self.hooks.install(context, self._indexer, index_short_inputs=config.prefix is not None)
 
     @property
     def context_length(self) -> int:
-        """The plain encoder reads one window."""
+        """The plain encoder sees one window."""
         return self.window
 
     @property
     def supports_provenance(self) -> bool:
-        """Every retrieval is heard."""
+        """Every retrieval can be traced."""
         return True
 
     @property
-    def applied(self) -> bool:
+    def active(self) -> bool:
         """Whether the hooks are in the model."""
-        return self.hooks.applied
+        return self.hooks.installed
 
-    def searched(self, memory: Memory) -> ExactStore:
-        """The memory's store, searched as was asked for and built for this model's real queries."""
+    @property
+    def indexer(self) -> Indexer:
+        """Makes memories of inputs."""
+        return self._indexer
+
+    @property
+    def cross_attentions(self) -> list[CrossAttention]:
+        """The adapters of the decoder's cross-attentions, first layer first."""
+        return self.hooks.attentions
+
+    def encode(self, ids: Tensor, aligned: dict[str, Tensor]) -> Tensor:
+        """States (b, W, D) of windows (b, W)."""
+        return self.hooks.encode(ids, aligned)
+
+    def build_search(self, memory: Memory) -> ExactStore:
+        """The memory's store with the search of the settings, built for this model's real queries."""
         if self.config.store == "exact" or memory.windows == 1 or self.top_k >= len(memory):
             return memory.store
-        heard = sample_queries(self.model, self.hooks, memory)
-        if not heard:
+        queries = self.sample_queries(memory)
+        if not queries:
             return memory.store
-        return build(self.config.store, memory.store, pool_queries(heard), self.top_k, self.config.recall)
+        return build(self.config.store, memory.store, pool_queries(queries), self.top_k, self.config.recall)
+
+    def context(self, **changes: Any) -> AbstractContextManager[None]:
+        """Temporarily change fields of the `AttentionContext`."""
+        return self.hooks.override(**changes)
+
+    def full_attention(self) -> AbstractContextManager[None]:
+        """Temporarily let every layer attend to all tokens, as SLED does."""
+        return self.context(policies=[RetrievalPolicy(EVERYTHING)] * len(self.cross_attentions), focus=0)
+
+    def encoder_outputs(self, memories: list[Memory]) -> dict[str, Any]:
+        """Arguments with which the model attends to these memories instead of an encoded input."""
+        outputs = self.hooks.encoder_output(memories)
+        mask = torch.ones((len(memories), 1), dtype=torch.long, device=outputs[0].device)
+        return {"encoder_outputs": outputs, "attention_mask": mask}
+
+    def sample_queries(self, memory: Memory) -> list[Tensor]:
+        """Real folded queries (N, D) over a memory, one tensor per call of a layer."""
+        return sample_queries(self.model, self.hooks, memory)
 
     def generate(
         self, memories: list[Memory], prompts: list[str | None], provenance: bool, generation: dict[str, Any]
     ) -> list[Generated]:
-        """The model's own `generate`; a prompt starts the decoder's text."""
-        seen: list[Memory | MemorySlice] = list(memories)
+        """Run the model's own `generate`; a prompt is the beginning of the decoder's text."""
+        slices = [MemorySlice(memory, memory) for memory in memories]
         if any(prompt is not None for prompt in prompts):
             ids = self.decoder_prompts(prompts)
             generation = {**generation, "decoder_input_ids": ids}
-            if self.focus:
-                seen = self._focused(memories, ids)
-        given = self._inputs(self._given([_memory(each) for each in seen]))
+            if self.hooks.context.focus:
+                slices = self._focus(memories, ids)
+        prompt_ids = generation.get("decoder_input_ids")
+        prompt_length = 1 if prompt_ids is None else prompt_ids.shape[1]  # the start token, then the prompt
+        inputs = self._generate_inputs([part.memory for part in slices])
         if not provenance:
-            made = self.model.generate(**given, **generation)
-            sequences = made if isinstance(made, Tensor) else made.sequences
-            return [(part, None) for part in sequences.split(sequences.shape[0] // len(memories))]
-        refuse_without_cache(self.model, generation)
-        listener, settings = AttentionTrace(), {**generation, "return_dict_in_generate": True, "output_scores": True}
-        with self._heard_by(listener):
-            made = self.model.generate(**given, **settings)
-        return self._looked(made, seen, listener, generation)
+            output = self.model.generate(**inputs, **generation)
+            sequences = output if isinstance(output, Tensor) else output.sequences
+            per_input = sequences.split(sequences.shape[0] // len(memories))
+            return [Generated(part, prompt_length) for part in per_input]
+        require_cache(self.model, generation)
+        trace = AttentionTrace()
+        with self.context(trace=trace):
+            output = self.model.generate(
+                **inputs, **{**generation, "return_dict_in_generate": True, "output_scores": True}
+            )
+        return self._with_provenance(output, slices, trace, prompt_length, generation)
 
-    def _looked(
-        self, made: Any, seen: list[Memory | MemorySlice], listener: AttentionTrace, generation: dict[str, Any]
+    def truncated_generate(self, texts: list[str], prompts: list[str | None], generation: dict[str, Any]) -> list[str]:
+        """Answers of the plain model to the first window of each text."""
+        inputs = self.tokenizer(
+            texts, truncation=True, max_length=self.window, padding=len(texts) > 1, return_tensors="pt"
+        )
+        arguments = {name: inputs[name].to(self.model.device) for name in ("input_ids", "attention_mask")}
+        prompt_length = 0
+        if any(prompt is not None for prompt in prompts):
+            arguments["decoder_input_ids"] = self.decoder_prompts(prompts)
+            prompt_length = arguments["decoder_input_ids"].shape[1]
+        with torch.no_grad():
+            sequences = self.model.generate(**arguments, **generation)  # inputs within the window are not retrieved
+        return self.tokenizer.batch_decode(sequences[:, prompt_length:], skip_special_tokens=True)
+
+    def decode_inputs(self, states: Tensor, tokens: int, dtype: torch.dtype) -> dict[str, Any]:
+        """Arguments of `generate` that attend to a memory of noisy copies of `states`."""
+        copies = states.repeat(-(-tokens // states.shape[0]), 1)[:tokens]
+        store = ExactStore.empty(tokens, states.shape[1], dtype, self.config.device or self.device)
+        store.put(0, copies + 0.1 * torch.randn(copies.shape, generator=torch.Generator().manual_seed(0)))
+        return self.encoder_outputs([Memory(store, torch.zeros(tokens, dtype=torch.long), None, 2)])
+
+    def remove(self) -> None:
+        """Restore every forward to the original object."""
+        self.hooks.remove()
+
+    def _with_provenance(
+        self,
+        output: Any,
+        slices: list[MemorySlice],
+        trace: AttentionTrace,
+        prompt_length: int,
+        generation: dict[str, Any],
     ) -> list[Generated]:
-        """Each input's sequences, and where the best of them looked."""
-        sequences, prompt = made.sequences, generation.get("decoder_input_ids")
-        told = 1 if prompt is None else prompt.shape[1]
-        beams = getattr(made, "beam_indices", None)
-        each = sequences.shape[0] // len(seen)
-        found: list[Generated] = []
-        for number, (part, whole) in enumerate(zip(sequences.split(each), seen, strict=True)):
-            first = number * each
-            new = ended(self.model, generation, part[0, told:]).shape[0]
-            rows = [first] * new if beams is None else [row for row in beams[first, :new].tolist() if row >= 0]
-            layers = listener.followed(_memory(whole), rows, told - 1)
-            if isinstance(whole, MemorySlice):
-                found.append((part, Provenance.of(whole.whole, whole.in_whole(layers))))
-            else:
-                found.append((part, Provenance.of(whole, layers)))
-        return found
-
-    @contextmanager
-    def seeing_everything(self) -> Iterator[None]:
-        """Every layer sees all tokens, as SLED has it, for a while."""
-        before, self.focus = self.focus, 0
-        try:
-            with self.hooks.override_policies([RetrievalPolicy(EVERYTHING)] * len(self.hooks.attentions)):
-                yield
-        finally:
-            self.focus = before
+        """Each input's sequences, and where the best of them came from."""
+        beam_indices = getattr(output, "beam_indices", None)
+        per_input = output.sequences.shape[0] // len(slices)
+        generated: list[Generated] = []
+        for number, (sequences, part) in enumerate(zip(output.sequences.split(per_input), slices, strict=True)):
+            first_row = number * per_input
+            length = strip_padding(self.model, generation, sequences[0, prompt_length:]).shape[0]
+            rows = [first_row] * length
+            if beam_indices is not None:
+                rows = [row for row in beam_indices[first_row, :length].tolist() if row >= 0]
+            layers = trace.by_layer(part.memory, rows, prompt_length - 1)
+            generated.append(Generated(sequences, prompt_length, part.provenance(layers)))
+        return generated
 
     @torch.no_grad()
-    def _focused(self, memories: list[Memory], ids: Tensor) -> list[Memory | MemorySlice]:
-        """Of long memories, what the prompts (B, n) look at."""
-        listener = AttentionTrace()
-        with self._heard_by(listener):
-            self.model(**self._given(memories), decoder_input_ids=ids, use_cache=False)
-        found: list[Memory | MemorySlice] = []
+    def _focus(self, memories: list[Memory], ids: Tensor) -> list[MemorySlice]:
+        """The passages of long memories that the prompts (B, n) attend to."""
+        trace, focus = AttentionTrace(), self.hooks.context.focus
+        with self.context(trace=trace):
+            self.model(**self.encoder_outputs(memories), decoder_input_ids=ids, use_cache=False)
+        slices = []
         for row, memory in enumerate(memories):
-            if memory.windows == 1 or self.focus >= len(memory):
-                found.append(memory)
+            if memory.windows == 1 or focus >= len(memory):
+                slices.append(MemorySlice(memory, memory))
             else:
-                looked = Provenance.of(memory, listener.followed(memory, [row] * ids.shape[1], 0))
-                found.append(MemorySlice.looked_at(looked, self.focus))
-        return found
+                layers = trace.by_layer(memory, [row] * ids.shape[1], 0)
+                slices.append(MemorySlice.from_provenance(Provenance.from_layers(memory, layers), focus))
+        return slices
 
-    def _given(self, memories: list[Memory]) -> dict[str, Any]:
-        """What the model takes instead of inputs that are these memories."""
-        outputs = self.hooks.output(memories)
-        mask = torch.ones((len(memories), 1), dtype=torch.long, device=outputs[0].device)
-        return {"encoder_outputs": outputs, "attention_mask": mask}
-
-    def _inputs(self, given: dict[str, Any]) -> dict[str, Any]:
-        """For `generate`: of an offloaded model it does not know where to put inputs that are not there."""
+    def _generate_inputs(self, memories: list[Memory]) -> dict[str, Any]:
+        """As `encoder_outputs`; `generate` of an offloaded model also needs `inputs` to know a device."""
+        arguments = self.encoder_outputs(memories)
         if self.model.device.type != "meta":
-            return given
-        return {**given, "inputs": torch.full_like(given["encoder_outputs"][0][:, :, 0], -100, dtype=torch.long)}
-
-    @contextmanager
-    def _heard_by(self, listener: AttentionTrace | None) -> Iterator[None]:
-        self.hooks.listener = listener
-        try:
-            yield
-        finally:
-            self.hooks.listener = None
-
-    def prompt_length(self, prompt: str | None) -> int:
-        """The start token, and the prompt's."""
-        return 1 + (0 if prompt is None else len(self._tokenizer(prompt, add_special_tokens=False)["input_ids"]))
+            return arguments
+        return {**arguments, "inputs": torch.full_like(arguments["encoder_outputs"][0][:, :, 0], -100).long()}
 
     def decoder_prompts(self, prompts: list[str | None]) -> Tensor:
-        """What the decoder's texts start with, as token ids (B, n)."""
-        configs = (self.model.generation_config, self.model.config)
-        starts = (getattr(config, "decoder_start_token_id", None) for config in configs)
-        start = next((token for token in starts if token is not None), None)
-        if self._tokenizer is None or start is None:
-            raise UnlimiformerError("a prompt needs a tokenizer and the model's decoder_start_token_id; one is missing")
-        ids = [self._tokenizer(prompt or "", add_special_tokens=False)["input_ids"] for prompt in prompts]
+        """Token ids (B, n) with which the decoder's texts begin: the start token, then the prompt."""
+        start_id = decoder_start_id(self.model)
+        if self.tokenizer is None or start_id is None:
+            raise InputError("a prompt needs a tokenizer and the model's decoder_start_token_id; one is missing")
+        ids = [self.tokenizer(prompt or "", add_special_tokens=False)["input_ids"] for prompt in prompts]
         if len({len(row) for row in ids}) > 1:
-            raise UnlimiformerError(
+            raise InputError(
                 "the prompts of one call have different numbers of tokens, and a decoder's text is not padded; "
                 "expected one prompt for all, or one call for each"
             )
-        return torch.tensor([[start, *row] for row in ids], device=self.reader.device)
+        return torch.tensor([[start_id, *row] for row in ids], device=self.device)
+
+    def _default_policies(self) -> list[RetrievalPolicy]:
+        config, attentions = self.config, self.cross_attentions
+        for name, limit in (("layers", len(attentions)), ("heads", min(view.heads for view in attentions))):
+            indices = getattr(config, name)
+            if indices and max(indices) >= limit:
+                raise InputError(f"{name} is {list(indices)}; the decoder has {limit}, counted from 0")
+        layers = range(len(attentions)) if config.layers is None else config.layers
+        folder = getattr(self.base.config, "_name_or_path", None)
+        gates = [load_gate(folder, layer, view.heads) for layer, view in enumerate(attentions)]
+        return [
+            RetrievalPolicy(self.top_k, layer in layers, config.heads, gate=gate) for layer, gate in enumerate(gates)
+        ]
 
 
-def _memory(seen: Memory | MemorySlice) -> Memory:
-    return seen.memory if isinstance(seen, MemorySlice) else seen
-
-
-def _window(adapter: Adapter, model: Any, tokenizer: Any, config: UnlimiformerConfig) -> int:
+def _choose_window(adapter: Adapter, model: Any, tokenizer: Any, config: UnlimiformerConfig) -> int:
     try:
         limit = adapter.window(model, tokenizer)
     except UnsupportedModelError:
@@ -193,18 +236,5 @@ def _window(adapter: Adapter, model: Any, tokenizer: Any, config: UnlimiformerCo
             raise
         return config.window
     if adapter.default_window is None and config.window is not None and config.window > limit:
-        raise UnlimiformerError(
-            f"window is {config.window}; the encoder reads at most {limit} tokens: give that or less"
-        )
+        raise InputError(f"window is {config.window}; the encoder reads at most {limit} tokens: give that or less")
     return config.window or limit
-
-
-def _policies(hooks: HookManager, config: UnlimiformerConfig, top_k: int, folder: str | None) -> list[RetrievalPolicy]:
-    attentions = hooks.attentions
-    for name, limit in (("layers", len(attentions)), ("heads", min(view.heads for view in attentions))):
-        chosen = getattr(config, name)
-        if chosen and max(chosen) >= limit:
-            raise UnlimiformerError(f"{name} is {list(chosen)}; the decoder has {limit}, counted from 0")
-    layers = range(len(attentions)) if config.layers is None else config.layers
-    gates = (load_gate(folder, layer, view.heads) for layer, view in enumerate(attentions))
-    return [RetrievalPolicy(top_k, layer in layers, config.heads, gate=gate) for layer, gate in enumerate(gates)]

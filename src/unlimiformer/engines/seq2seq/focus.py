@@ -1,6 +1,7 @@
-"""The passages of a memory that a prompt looks at. An answer that is written from them alone knows no rivals elsewhere.
+"""Answer from the passages that the prompt attends to.
 
-A question finds its passage even where the answer, looking for any name, would take another's.
+While an answer is generated, a head may retrieve any similar name. The attention of the prompt is more reliable, so it
+selects passages first, and the answer is generated from these alone.
 """
 
 from __future__ import annotations
@@ -11,50 +12,51 @@ import torch
 from torch import Tensor
 
 from ...datastore import ExactStore
-from ...memory.memory import Memory
-from ...provenance.provenance import Provenance
-from ...provenance.trace import Attention
+from ...memory import Memory
+from ...provenance import Attention, Provenance
 
 _BLOCK = 32
 
 
 @dataclass(frozen=True)
 class MemorySlice:
-    """Some rows (n,) of a memory, as a memory of their own."""
+    """Some `rows` (n,) of a memory `whole`, as a `memory` of their own. A slice may be the whole memory."""
 
     memory: Memory
     whole: Memory
-    rows: Tensor
+    rows: Tensor | None = None
 
     @classmethod
-    def looked_at(cls, looked: Provenance, tokens: int) -> MemorySlice:
-        """At least so many tokens: the blocks that got most attention, each with its neighbours."""
-        whole = looked.memory
-        rows = passages(looked.weights, tokens)
-        offsets = None if whole.offsets is None else whole.offsets[rows]
+    def from_provenance(cls, provenance: Provenance, tokens: int) -> MemorySlice:
+        """At least `tokens` tokens: the blocks that got most attention, each with its neighbours."""
+        whole = provenance.memory
+        rows = select_passages(provenance.weights, tokens)
         memory = Memory(
             ExactStore(whole.store.rows_at(rows.to(whole.store.states.device))),
             whole.token_ids[rows],
             None,
             whole.windows,
-            offsets=offsets,
+            offsets=None if whole.offsets is None else whole.offsets[rows],
             first_window=whole.first_window,
         )
         return cls(memory, whole, rows)
 
-    def in_whole(self, layers: dict[int, Attention]) -> dict[int, Attention]:
-        """Attention to the part, as attention to the memory that it is of."""
-        return {layer: Attention(self.rows[told.index.long()], told.weights) for layer, told in layers.items()}
+    def provenance(self, layers: dict[int, Attention]) -> Provenance:
+        """Attention to the slice, as provenance in the whole memory."""
+        rows = self.rows
+        if rows is not None:
+            layers = {layer: Attention(rows[a.index.long()], a.weights) for layer, a in layers.items()}
+        return Provenance.from_layers(self.whole, layers)
 
 
-def passages(weights: Tensor, tokens: int) -> Tensor:
-    """Places (n,), in order, of the best blocks of weights (S,) and their neighbours, until there are so many."""
+def select_passages(weights: Tensor, tokens: int) -> Tensor:
+    """Rows (n,), in order, of the best blocks of `weights` (S,) and their neighbours, until there are `tokens`."""
     length = weights.shape[0]
     blocks = -(-length // _BLOCK)
     sums = torch.zeros(blocks).index_add_(0, torch.arange(length) // _BLOCK, weights)
-    kept = torch.zeros(blocks, dtype=torch.bool)
+    selected = torch.zeros(blocks, dtype=torch.bool)
     for block in sums.argsort(descending=True, stable=True).tolist():
-        if int(kept.sum()) * _BLOCK >= tokens:
+        if int(selected.sum()) * _BLOCK >= tokens:
             break
-        kept[max(0, block - 1) : block + 2] = True
-    return kept.repeat_interleave(_BLOCK)[:length].nonzero()[:, 0]
+        selected[max(0, block - 1) : block + 2] = True
+    return selected.repeat_interleave(_BLOCK)[:length].nonzero()[:, 0]

@@ -1,8 +1,7 @@
-"""Puts retrieval into a model and takes it out again: the only file that assigns a model's methods.
+"""Install retrieval in a model and remove it again.
 
-The encoder's forward reads a long input into memories and returns a placeholder of one state a row, whose numbers name
-the row's memory. `generate` may repeat and reorder that placeholder as it likes: every cross-attention reads from it
-which memory a row belongs to. Real states take the model's own path.
+The encoder's forward indexes a long input and returns a placeholder (see `placeholder.py`); every cross-attention looks
+up the memory of its rows there and attends to it. Inputs with real encoder states take the model's own path.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,168 +17,188 @@ import torch
 from torch import Tensor, nn
 
 from ...adapters import Adapter, Call, CrossAttention
-from ...adapters.base import plain_device, plain_dtype
-from ...errors import UnlimiformerError, UnsupportedModelError
-from ...memory.encode import Encode
-from ...memory.memory import Memory
-from ...provenance.trace import AttentionTrace
+from ...adapters.base import input_device, module_dtype
+from ...errors import InputError, UnsupportedModelError
+from ...memory import Memory
+from ...memory.indexer import Indexer
 from ..patching import refuse_wrapped, replace_method
-from .attention import RetrievalPolicy, attend
+from .attention import attend
+from .context import AttentionContext
 from .placeholder import PlaceholderOutput, PlaceholderRegistry
 
-ReadRows = Callable[[Tensor, Tensor | None, dict[str, Tensor], Encode], list[Memory]]
-"""Token ids (B, S), their mask, arrays shaped like them, and what encodes a window, to one memory a row."""
+_OUTPUT_FLAGS = {"return_dict", "output_attentions", "output_hidden_states", "output_router_logits", "use_cache"}
 
 
 class HookManager:
-    """The hooks in one model; `undo` puts every forward back."""
+    """The hooks in one encoder–decoder. `context` says what they do; it is changed by `override` only."""
 
-    def __init__(
-        self, model: nn.Module, adapter: Adapter, read_rows: ReadRows, window: int, always_read: Callable[[], bool]
-    ) -> None:
-        self.placeholders = PlaceholderRegistry()
+    def __init__(self, model: nn.Module, adapter: Adapter, window: int) -> None:
         self.adapter, self.encoder, self.decoder = adapter, adapter.encoder(model), adapter.decoder(model)
         self.attentions = adapter.attentions(model)
         self.projection = adapter.states_projection(model)
-        self._read_rows, self._window, self._always_read = read_rows, window, always_read
-        self._original_encoder = self.encoder.forward
-        self.listener: AttentionTrace | None = None
-        self.policies: list[RetrievalPolicy] = []
-        self._undo: list[Callable[[], None]] = []
+        self.placeholders = PlaceholderRegistry()
+        self.context = AttentionContext([])
+        self._window = window
+        self._encoder_forward = self.encoder.forward
+        self._indexer: Indexer | None = None
+        self._restore: list[Callable[[], None]] = []
 
-    def apply(self, policies: list[RetrievalPolicy]) -> None:
-        """Replaces the forwards; on any error the model is left as it was. `policies` may be changed between calls."""
-        self.policies = policies
+    def install(self, context: AttentionContext, indexer: Indexer, index_short_inputs: bool = False) -> None:
+        """Replace the forwards; after an error the model is unchanged.
+
+        Parameters
+        ----------
+        indexer : makes memories of long inputs.
+        index_short_inputs : also index inputs that fit the window, instead of passing them to the model.
+        """
+        self.context, self._indexer, self._index_short_inputs = context, indexer, index_short_inputs
         for module in (self.encoder, self.decoder, *(view.module for view in self.attentions)):
             refuse_wrapped(module, "forward")
         try:
-            self._patch(self.encoder, self._encoder_forward)
+            self._patch(self.encoder, self._wrap_encoder)
             if self.projection is not None:
-                self._patch(self.projection, self._projection_forward)
+                self._patch(self.projection, self._wrap_projection)
             for layer, view in enumerate(self.attentions):
-                self._patch(view.module, partial(self._attention_forward, layer, view))
+                self._patch(view.module, partial(self._wrap_attention, layer, view))
             handle = self.decoder.register_forward_pre_hook(self._shorten_mask, with_kwargs=True)
-            self._undo.append(handle.remove)
+            self._restore.append(handle.remove)
         except BaseException:
-            self.undo()
+            self.remove()
             raise
 
-    def undo(self) -> None:
-        """Every forward is the original object again."""
-        while self._undo:
-            self._undo.pop()()
+    def remove(self) -> None:
+        """Restore every forward to the original object."""
+        while self._restore:
+            self._restore.pop()()
         self.placeholders.clear()
 
+    @property
+    def installed(self) -> bool:
+        """Whether the hooks are in the model."""
+        return bool(self._restore)
+
     @contextmanager
-    def override_policies(self, policies: list[RetrievalPolicy]) -> Iterator[None]:
-        """Layers see what these policies say, for a while."""
-        before, self.policies = self.policies, policies
+    def override(self, **changes: Any) -> Iterator[None]:
+        """Change fields of the context inside a `with` block."""
+        before, self.context = self.context, replace(self.context, **changes)
         try:
             yield
         finally:
-            self.policies = before
+            self.context = before
 
-    @property
-    def applied(self) -> bool:
-        """Whether the hooks are in the model."""
-        return bool(self._undo)
-
-    def output(self, memories: list[Memory]) -> PlaceholderOutput:
-        """What the encoder would return for inputs that are these memories."""
+    def encoder_output(self, memories: list[Memory]) -> PlaceholderOutput:
+        """What the encoder returns for inputs with these memories."""
         for view in self.attentions:
-            view.forget()  # weights may have changed since the last input
-        dtype, device = plain_dtype(self.encoder), plain_device(self.encoder)
-        rows = self.placeholders.placeholder(memories, memories[0].store.width, dtype, device)
+            view.clear_cached_weights()  # weights may have changed since the last input
+        dtype, device = module_dtype(self.encoder), input_device(self.encoder)
+        rows = self.placeholders.create(memories, memories[0].store.width, dtype, device)
         return PlaceholderOutput(last_hidden_state=rows)  # type: ignore[arg-type]
 
-    def encode(self, ids: Tensor, aligned: dict[str, Tensor], **others: Any) -> Tensor:
-        """States (b, W, D) of windows (b, W), as the decoder would see them."""
-        states = self._original_encoder(input_ids=ids, attention_mask=torch.ones_like(ids), **aligned, **others)[0]
+    def encode(self, ids: Tensor, aligned: dict[str, Tensor], **kwargs: Any) -> Tensor:
+        """States (b, W, D) of windows (b, W), as the decoder would receive them."""
+        states = self._encoder_forward(input_ids=ids, attention_mask=torch.ones_like(ids), **aligned, **kwargs)[0]
         return states if self.projection is None else self.projection(states)
 
-    def _patch(self, module: nn.Module, make: Callable[[Callable], Callable]) -> None:
-        self._undo.append(replace_method(module, "forward", make))
+    def _patch(self, module: nn.Module, wrap: Callable[[Callable], Callable]) -> None:
+        self._restore.append(replace_method(module, "forward", wrap))
 
-    def _encoder_forward(self, original: Callable) -> Callable:
+    def _wrap_encoder(self, original: Callable) -> Callable:
         signature = inspect.signature(original)
 
         def forward(*args: Any, **kwargs: Any) -> Any:
-            given = _named(signature, args, kwargs)
-            ids = given.pop("input_ids", None)
-            embeddings = given.get("inputs_embeds")
-            if ids is None and embeddings is not None and embeddings.shape[1] > self._window:
-                raise UnlimiformerError(
-                    f"inputs_embeds has {embeddings.shape[1]} positions, more than the window of {self._window}; "
-                    "expected token ids for a long input: give input_ids"
-                )
-            if ids is None or (ids.shape[1] <= self._window and not self._always_read()):
+            arguments = _name_arguments(signature, args, kwargs)
+            ids = arguments.pop("input_ids", None)
+            self._refuse_long_embeddings(ids, arguments.get("inputs_embeds"))
+            if ids is None or (ids.shape[1] <= self._window and not self._indexes_short_inputs()):
                 return original(*args, **kwargs)
-            if given.get("output_router_logits"):
-                raise UnlimiformerError(
-                    "output_router_logits was asked for with an input longer than the window, whose windows are routed "
-                    "one by one: leave it out"
+            if arguments.get("output_router_logits"):
+                raise InputError(
+                    "output_router_logits was requested with an input longer than the window, whose windows are "
+                    "routed one by one: leave it out"
                 )
-            mask = given.pop("attention_mask", None)
-            as_dict = given.get("return_dict") is not False
-            aligned, others = _split_arguments(given, ids)
-            memories = self._read_rows(ids, mask, aligned, lambda window, cut: self.encode(window, cut, **others))
-            output = self.output(memories)
+            mask = arguments.pop("attention_mask", None)
+            as_dict = arguments.get("return_dict") is not False
+            output = self.encoder_output(self._index_rows(ids, mask, arguments))
             return output if as_dict else output.to_tuple()
 
         return forward
 
-    def _projection_forward(self, original: Callable) -> Callable:
+    def _indexes_short_inputs(self) -> bool:
+        context = self.context
+        return self._index_short_inputs or context.prefixes is not None or context.distractors is not None
+
+    def _refuse_long_embeddings(self, ids: Tensor | None, embeddings: Tensor | None) -> None:
+        if ids is None and embeddings is not None and embeddings.shape[1] > self._window:
+            raise InputError(
+                f"inputs_embeds has {embeddings.shape[1]} positions, more than the window of {self._window}; "
+                "expected token ids for a long input: give input_ids"
+            )
+
+    def _index_rows(self, ids: Tensor, mask: Tensor | None, arguments: dict[str, Any]) -> list[Memory]:
+        assert self._indexer is not None, "set by install"
+        aligned, others = _split_arguments(arguments, ids)
+        return self._indexer.index_rows(
+            ids,
+            mask,
+            aligned,
+            lambda window, cut: self.encode(window, cut, **others),
+            prefixes=self.context.prefixes,
+            distractors=self.context.distractors,
+        )
+
+    def _wrap_projection(self, original: Callable) -> Callable:
         def forward(states: Tensor) -> Tensor:
-            return states if self.placeholders.memories(states) is not None else original(states)
+            return states if self.placeholders.find(states) is not None else original(states)
 
         return forward
 
-    def _attention_forward(self, layer: int, view: CrossAttention, original: Callable) -> Callable:
+    def _wrap_attention(self, layer: int, view: CrossAttention, original: Callable) -> Callable:
         def forward(*args: Any, **kwargs: Any) -> Any:
             call = Call(args, kwargs)
             states = call.get(view.states_argument)
-            if states is None:  # else a placeholder could slip through to the original, and be attended to
+            if states is None:  # otherwise the original could attend to a placeholder
                 raise UnsupportedModelError(
                     f"{type(view.module).__name__} was called without {view.states_argument[1]!r}; this version of "
-                    "transformers names it otherwise: please report the model and both versions"
+                    "transformers names it differently: please report the model and both versions"
                 )
             batch_first = states if view.batch_first else states.transpose(0, 1)
-            memories = self.placeholders.memories(batch_first)
+            memories = self.placeholders.find(batch_first)
             if memories is None:
                 return original(*args, **kwargs)
             queries = view.queries(call)  # (B, T, H, d)
-            if self.listener is not None:
-                self.listener.begins(layer, queries.shape[1])
-            context, log_sum = self._attend_rows(layer, view, queries, memories)
-            return view.finish(context, log_sum, call)
+            if self.context.trace is not None:
+                self.context.trace.begin_call(layer, queries.shape[1])
+            context, log_sum = self._attend(layer, view, queries, memories)
+            return view.project_output(context, log_sum, call)
 
         return forward
 
-    def _attend_rows(
+    def _attend(
         self, layer: int, view: CrossAttention, queries: Tensor, memories: list[Memory]
     ) -> tuple[Tensor, Tensor]:
-        """Rows of one memory (its beams) search together: queries (B, T, H, d)."""
+        """Contexts and log-sum-exps of queries (B, T, H, d); rows with one memory (its beams) search together."""
         batch, length = queries.shape[:2]
-        groups: dict[int, list[int]] = {}
+        rows_by_memory: dict[int, list[int]] = {}
         for row, memory in enumerate(memories):
-            groups.setdefault(memory.key, []).append(row)
+            rows_by_memory.setdefault(memory.key, []).append(row)
         contexts: list[Any] = [None] * batch
         log_sums: list[Any] = [None] * batch
-        for rows in groups.values():
-            together = queries if len(groups) == 1 else queries[rows]
-            ear = None if self.listener is None else self.listener.ear(layer, rows, length)
-            found = attend(view, together.flatten(0, 1), memories[rows[0]], self.policies[layer], ear)
-            context, log_sum = (each.unflatten(0, (len(rows), length)) for each in found)
-            if len(groups) == 1:
+        policy, trace = self.context.policies[layer], self.context.trace
+        for rows in rows_by_memory.values():
+            group = queries if len(rows_by_memory) == 1 else queries[rows]
+            record = None if trace is None else partial(trace.record, layer, rows, length)
+            outputs = attend(view, group.flatten(0, 1), memories[rows[0]], policy, record)
+            context, log_sum = (output.unflatten(0, (len(rows), length)) for output in outputs)
+            if len(rows_by_memory) == 1:
                 return context, log_sum
-            for place, row in enumerate(rows):
-                contexts[row], log_sums[row] = context[place], log_sum[place]
+            for position, row in enumerate(rows):
+                contexts[row], log_sums[row] = context[position], log_sum[position]
         return torch.stack(contexts), torch.stack(log_sums)
 
     def _shorten_mask(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict] | None:
-        """The mask of a long input must not become one of target x source: a placeholder has one visible state."""
+        """Give the decoder a mask of one visible state, so that no (target x source) mask is made of the input's."""
         states = Call(args, kwargs).get(self.adapter.decoder_states_argument)
-        if self.placeholders.memories(states) is None:
+        if self.placeholders.find(states) is None:
             return None
         position, name = self.adapter.mask_argument
         mask = torch.ones(states.shape[:2], dtype=torch.long, device=states.device)
@@ -187,18 +207,18 @@ class HookManager:
         return args, {**kwargs, name: mask}
 
 
-_OUTPUT_FLAGS = {"return_dict", "output_attentions", "output_hidden_states", "output_router_logits", "use_cache"}
-
-
-def _named(signature: inspect.Signature, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+def _name_arguments(signature: inspect.Signature, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
     names = [name for name, p in signature.parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
     return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
-def _split_arguments(given: dict[str, Any], ids: Tensor) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Arguments shaped like the ids are cut with them; positions start anew in every window; flags are dropped."""
+def _split_arguments(arguments: dict[str, Any], ids: Tensor) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Split into arguments shaped like the ids, which are cut with them, and others.
+
+    Positions are dropped, because they begin anew in every window, and so are output flags.
+    """
     aligned, others = {}, {}
-    for name, value in given.items():
+    for name, value in arguments.items():
         if name in _OUTPUT_FLAGS or name == "position_ids" or value is None:
             continue
         if isinstance(value, Tensor) and value.shape == ids.shape:

@@ -1,4 +1,4 @@
-"""What a metric is."""
+"""The base class of metrics."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import ClassVar
 
 
 class Metric(ABC):
-    """Scores of answers; `parts` are the names of what it measures."""
+    """A metric of answers against references; `parts` names the scores that it returns."""
 
     name: ClassVar[str]
     parts: ClassVar[tuple[str, ...]]
 
     @abstractmethod
     def scores(self, answers: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, list[float]]:
-        """For each part the score of every answer, in percent: the best over its references. NaN: it has none."""
+        """Score every answer against its best reference.
+
+        Returns, for each part, one score per answer in percent; NaN where the metric does not apply.
+        """

@@ -1,4 +1,4 @@
-"""ROUGE of answers against references, by the `rouge-score` package, as SCROLLS computes it."""
+"""ROUGE of answers against references, computed by the `rouge-score` package with stemming, as SCROLLS does."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from ...errors import UnlimiformerError
+from ...errors import InputError
+from ...utils.optional import require
 from .base import Metric
 
 KINDS = ("rouge1", "rouge2", "rougeL")
@@ -14,44 +15,43 @@ KINDS = ("rouge1", "rouge2", "rougeL")
 
 @cache
 def scorer() -> Any:
-    """The package's scorer; says what is missing if it is."""
-    try:
-        from rouge_score.rouge_scorer import RougeScorer
-    except ImportError:
-        raise UnlimiformerError("ROUGE needs the package `rouge-score`; install unlimiformer[evaluate]") from None
-    return RougeScorer(list(KINDS), use_stemmer=True)
+    """Return the scorer of the `rouge-score` package; an error names the extra if it is not installed."""
+    return require("rouge_score.rouge_scorer", "evaluate", "ROUGE").RougeScorer(list(KINDS), use_stemmer=True)
 
 
 class Rouge(Metric):
-    """F of ROUGE-1, -2 and -L. Their geometric mean is that of the means, and is made where these are."""
+    """F of ROUGE-1, -2 and -L. Their geometric mean is not a score of one answer; see `geometric_mean`."""
 
     name, parts = "rouge", KINDS
 
     def __init__(self) -> None:
-        scorer()
+        scorer()  # raises at once if the package is missing
 
     def scores(self, answers: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, list[float]]:
-        """For each kind the best F over the references."""
-        found: dict[str, list[float]] = {kind: [] for kind in KINDS}
-        for answer, right in zip(answers, references, strict=True):
-            told = [scorer().score(reference, answer) for reference in right]
+        """Return, for each kind of ROUGE, F in percent for every answer and its best reference."""
+        columns: dict[str, list[float]] = {kind: [] for kind in KINDS}
+        for answer, texts in zip(answers, references, strict=True):
+            by_reference = [scorer().score(reference, answer) for reference in texts]
             for kind in KINDS:
-                found[kind].append(100 * max(score[kind].fmeasure for score in told))
-        return found
+                columns[kind].append(100 * max(scores[kind].fmeasure for scores in by_reference))
+        return columns
 
 
-def geometric(means: dict[str, Any]) -> Any:
-    """The geometric mean of the three kinds, SCROLLS' one number for summaries."""
+def geometric_mean(means: dict[str, Any]) -> Any:
+    """Return the geometric mean of the means of ROUGE-1, -2 and -L, which SCROLLS reports for summaries."""
     return (means["rouge1"] * means["rouge2"] * means["rougeL"]) ** (1 / 3)
 
 
 def rouge(answers: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    """Mean F of ROUGE-1, -2 and -L in percent, their geometric mean, and (as `mean`) their arithmetic one.
+    """Return the mean F of ROUGE-1, -2 and -L in percent, their geometric mean `rouge` and arithmetic mean `mean`.
 
-    The geometric mean of answers of one word is 0, however good they are: they have no bigrams.
+    Answers of one word have no bigrams, so that their geometric mean is always 0.
     """
     if len(answers) != len(references) or not answers:
-        raise UnlimiformerError(f"{len(answers)} answers and {len(references)} references; expected as many, and some")
+        raise InputError(
+            f"{len(answers)} answers and {len(references)} references; expected one reference per answer, and at least "
+            "one answer"
+        )
     scores = Rouge().scores(answers, [[reference] for reference in references])
     means = {kind: sum(values) / len(values) for kind, values in scores.items()}
-    return {**means, "rouge": geometric(means), "mean": sum(means.values()) / len(means)}
+    return {**means, "rouge": geometric_mean(means), "mean": sum(means.values()) / len(means)}

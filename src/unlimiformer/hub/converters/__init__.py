@@ -1,1 +1,1 @@
-"""hub/converters"""
+"""Converters: each module turns the files of one package into a model folder, by its function `convert`."""

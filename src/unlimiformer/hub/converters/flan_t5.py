@@ -1,4 +1,4 @@
-"""flan-t5-small from two int8 ONNX graphs to an ordinary T5 folder."""
+"""Converter of flan-t5-small: two int8 ONNX graphs become a T5 folder."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ...utils.optional import require
+
 
 def convert(source: Path, out: Path) -> None:
-    """Dequantises the weights and writes them with config and tokenizer."""
+    """Dequantize the weights and write them with config and tokenizer."""
     from safetensors.torch import save_file
     from transformers import PreTrainedTokenizerFast, T5Config
 
@@ -36,7 +38,7 @@ def convert(source: Path, out: Path) -> None:
         eos_token_id=1,
     ).to_dict()
     config.update(decoder_start_token_id=0, architectures=["T5ForConditionalGeneration"], n_positions=512)
-    config["tie_word_embeddings"] = False  # this model's output layer is its own, unlike T5Config's default
+    config["tie_word_embeddings"] = False  # unlike T5Config's default: this model's output layer has its own weights
     config.pop("scale_decoder_outputs", None)
     (out / "config.json").write_text(json.dumps(config, indent=1))
     PreTrainedTokenizerFast(
@@ -46,42 +48,42 @@ def convert(source: Path, out: Path) -> None:
         unk_token="<unk>",
         model_max_length=512,
     ).save_pretrained(out)
-    _check(out)
+    _check_complete(out)
 
 
 def _read_graph(path: Path, rename: Callable[[str], str]) -> dict[str, Any]:
-    """Weights by name: a linear layer's has none of its own, so that the node which uses it lends its name."""
+    """Return dequantized weights by name. The weight of a linear layer is named by the node that uses it."""
     import numpy as np
-    import onnx
     import torch
+
+    onnx = require("onnx", "models", "converting flan-t5-small")
 
     graph = onnx.load(str(path)).graph
     arrays = {item.name: onnx.numpy_helper.to_array(item) for item in graph.initializer}
 
-    def dequantised(base: str) -> Any:
-        whole = arrays[base + "_quantized"].astype(np.float32) - arrays[base + "_zero_point"].astype(np.float32)
-        return torch.tensor(whole * arrays[base + "_scale"])
+    def dequantize(base: str) -> Any:
+        centred = arrays[base + "_quantized"].astype(np.float32) - arrays[base + "_zero_point"].astype(np.float32)
+        return torch.tensor(centred * arrays[base + "_scale"])
 
     state = {}
     for node in graph.node:
         if node.op_type == "MatMulInteger":
             layer = node.name.replace("/MatMul_quant", "").lstrip("/").replace("/", ".")
-            state[rename(layer) + ".weight"] = dequantised(node.input[1].removesuffix("_quantized")).T
+            state[rename(layer) + ".weight"] = dequantize(node.input[1].removesuffix("_quantized")).T
     for name, array in arrays.items():
         if name.endswith("layer_norm.weight"):
             state[rename(name)] = torch.tensor(array)
         elif name.endswith("weight_quantized"):
             base = name.removesuffix("_quantized")
-            state[rename(base)] = dequantised(base)
+            state[rename(base)] = dequantize(base)
     return state
 
 
-def _check(out: Path) -> None:
-    """Every weight found its place."""
+def _check_complete(out: Path) -> None:
+    """Load the converted model, and raise if a weight is missing or left over."""
     from transformers import T5ForConditionalGeneration
 
     loaded: Any = T5ForConditionalGeneration.from_pretrained(out, output_loading_info=True)
-    info = loaded[1]
-    wrong = {name: keys for name, keys in info.items() if keys}
-    if wrong:
-        raise RuntimeError(f"the conversion of flan-t5-small is incomplete: {wrong}")
+    mismatches = {name: keys for name, keys in loaded[1].items() if keys}
+    if mismatches:
+        raise RuntimeError(f"the conversion of flan-t5-small is incomplete: {mismatches}")

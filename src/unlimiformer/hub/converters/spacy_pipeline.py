@@ -1,4 +1,4 @@
-"""A spaCy pipeline needs no conversion: its files are copied."""
+"""Converter of spaCy pipelines: they need no conversion, their files are copied."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from pathlib import Path
 
 
 def convert(source: Path, out: Path) -> None:
-    """Copies the pipeline's folder."""
+    """Copy the folder of the pipeline."""
     shutil.copytree(source, out, dirs_exist_ok=True)

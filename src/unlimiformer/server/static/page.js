@@ -1,221 +1,244 @@
-// The page: documents and questions.
+// The page: a list of documents, questions about the selected one, and its text with the passages of an answer.
 
-import { Source, listed, make, spoken } from "./highlight.js";
+import { SourceView, createElement, renderAnswer, renderPassages } from "./highlight.js";
 
-const $ = (id) => document.getElementById(id);
-const state = { chosen: null, answering: null, listed: new Map() };
-const source = new Source($("text"), $("strip"));
+const byId = (id) => document.getElementById(id);
+const state = { selected: null, answering: null, documents: new Map() };
+const sourceView = new SourceView(byId("text"), byId("strip"));
 
-function say(text, bad = false) {
-  $("message").textContent = text;
-  $("message").classList.toggle("bad", bad);
+function showMessage(text, isError = false) {
+  byId("message").textContent = text;
+  byId("message").classList.toggle("error", isError);
 }
 
-let asking = null;
+// Requests
 
-async function call(path, options = {}) {
+const JSON_HEADERS = { "Content-Type": "application/json" };
+let tokenRequest = null;
+
+async function request(path, options = {}) {
   const token = sessionStorage.getItem("token");
   const headers = { ...options.headers, ...(token ? { Authorization: `Bearer ${token}` } : {}) };
   const response = await fetch(path, { ...options, headers });
   if (response.status === 401) {
-    asking ??= askForToken().finally(() => { asking = null; });
-    await asking;
-    return call(path, options);
+    tokenRequest ??= askForToken().finally(() => { tokenRequest = null; });
+    await tokenRequest;
+    return request(path, options);
   }
   if (!response.ok) {
-    const told = await response.text();
-    let detail = told;
-    try { detail = JSON.parse(told).detail; } catch { /* plain text */ }
+    const body = await response.text();
+    let detail = body;
+    try { detail = JSON.parse(body).detail; } catch { /* plain text */ }
     throw new Error(typeof detail === "string" ? detail : JSON.stringify(detail));
   }
   return response;
 }
 
 function askForToken() {
-  return new Promise((done, failed) => {
-    $("token-dialog").addEventListener("close", () => {
-      if (!$("token").value) { failed(new Error("a token is needed; load the page again to give it")); return; }
-      sessionStorage.setItem("token", $("token").value);
-      $("token").value = "";
-      done();
+  return new Promise((resolve, reject) => {
+    byId("token-dialog").addEventListener("close", () => {
+      if (!byId("token").value) { reject(new Error("a token is required; reload the page to enter it")); return; }
+      sessionStorage.setItem("token", byId("token").value);
+      byId("token").value = "";
+      resolve();
     }, { once: true });
-    $("token-dialog").showModal();
+    byId("token-dialog").showModal();
   });
 }
 
-async function* events(response) {
+// Parses server-sent events; EventSource could not send the token.
+async function* readEvents(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  let held = "";
+  let buffer = "";
   for (;;) {
     const { value, done } = await reader.read();
     if (done) return;
-    held += value;
-    for (let end = held.indexOf("\n\n"); end >= 0; end = held.indexOf("\n\n")) {
-      const [kind, data] = held.slice(0, end).split("\n");
-      held = held.slice(end + 2);
-      yield { kind: kind.slice(7), content: JSON.parse(data.slice(6)) };
+    buffer += value;
+    for (let end = buffer.indexOf("\n\n"); end >= 0; end = buffer.indexOf("\n\n")) {
+      const [kind, data] = buffer.slice(0, end).split("\n");
+      buffer = buffer.slice(end + 2);
+      yield { kind: kind.slice("event: ".length), content: JSON.parse(data.slice("data: ".length)) };
     }
   }
 }
 
-// Documents: one stream tells of all of them
+// Documents: one stream reports all of them
 
-async function watch() {
+async function watchDocuments() {
   for (;;) {
     try {
-      for await (const { content } of events(await call("/api/progress"))) show(content);
-    } catch (error) { say(`The server does not answer (${error.message}); trying again …`, true); }
-    await new Promise((done) => setTimeout(done, 2000));
+      for await (const { content } of readEvents(await request("/api/progress"))) showDocuments(content);
+    } catch (error) { showMessage(`The server does not respond (${error.message}); trying again …`, true); }
+    await new Promise((resolve) => setTimeout(resolve, 2000));
   }
 }
 
-function show(list) {
-  const items = list.map((each) => {
-    const item = $(`document-${each.id}`) ?? shelved(each);
-    tell(item.querySelector(".state"), each);
+function showDocuments(list) {
+  const items = list.map((doc) => {
+    const item = byId(`document-${doc.id}`) ?? createDocumentItem(doc);
+    showDocumentState(item.querySelector(".state"), doc);
     return item;
   });
-  if (items.length !== $("documents").children.length || items.some((item, place) => item !== $("documents").children[place])) {
-    $("documents").replaceChildren(...items);
+  const current = byId("documents").children;
+  if (items.length !== current.length || items.some((item, index) => item !== current[index])) {
+    byId("documents").replaceChildren(...items);
   }
-  if (state.chosen) {
-    const now = list.find((each) => each.id === state.chosen.id);
-    if (now) state.chosen = now;
-    else if (state.listed.has(state.chosen.id)) leave();
+  if (state.selected) {
+    const updated = list.find((doc) => doc.id === state.selected.id);
+    if (updated) state.selected = updated;
+    else if (state.documents.has(state.selected.id)) clearSelection();
   }
-  state.listed = new Map(list.map((each) => [each.id, each]));
-  if (!state.chosen && list.length) choose(list[list.length - 1]);
-  allowAsking();
+  state.documents = new Map(list.map((doc) => [doc.id, doc]));
+  if (!state.selected && list.length) selectDocument(list[list.length - 1]);
+  markSelected(); // a document that was just added is selected before it is listed
+  updateButtons();
 }
 
-function shelved(each) {
-  const open = make("button", { className: "open", type: "button", textContent: each.name, onclick: () => choose(each) });
-  const remove = make("button", { type: "button", textContent: "✕", title: "Delete", onclick: () => forget(each) });
-  remove.setAttribute("aria-label", `Delete ${each.name}`);
-  return make("li", { id: `document-${each.id}` }, open, remove, make("span", { className: "state" }));
+function createDocumentItem(doc) {
+  const select = createElement("button", { className: "select", type: "button", textContent: doc.name, onclick: () => selectDocument(doc) });
+  const remove = createElement("button", { type: "button", textContent: "✕", title: "Delete", onclick: () => deleteDocument(doc) });
+  remove.setAttribute("aria-label", `Delete ${doc.name}`);
+  return createElement("li", { id: `document-${doc.id}` }, select, remove, createElement("span", { className: "state" }));
 }
 
-function tell(told, now) {
-  if (now.state === "ready") told.textContent = `${(now.tokens ?? 0).toLocaleString()} tokens`;
-  else if (now.state === "failed") told.textContent = `could not be read: ${now.error}`;
-  else if (now.of) {
-    const bar = make("progress", { max: now.of, value: now.done });
-    bar.setAttribute("aria-label", "read so far");
-    told.replaceChildren(bar, `window ${now.done} of ${now.of}`);
-  } else told.textContent = "waits to be read";
+function showDocumentState(element, doc) {
+  if (doc.state === "ready") element.textContent = `${(doc.tokens ?? 0).toLocaleString()} tokens`;
+  else if (doc.state === "failed") element.textContent = `Indexing failed: ${doc.error}`;
+  else if (doc.error) element.textContent = `Waiting: ${doc.error}`;
+  else if (doc.of) {
+    const bar = createElement("progress", { max: doc.of, value: doc.done });
+    bar.setAttribute("aria-label", "Indexing progress");
+    element.replaceChildren(bar, `Indexing ${doc.done.toLocaleString()} of ${doc.of.toLocaleString()} windows`);
+  } else element.textContent = "Waiting to be indexed";
 }
 
-async function choose(each) {
-  state.chosen = state.listed.get(each.id) ?? each;
-  for (const item of $("documents").children) item.setAttribute("aria-current", String(item.id === `document-${each.id}`));
-  $("asked-of").textContent = each.name;
-  allowAsking();
-  source.light([]);
+async function selectDocument(doc) {
+  state.selected = state.documents.get(doc.id) ?? doc;
+  byId("selected-name").textContent = doc.name;
+  markSelected();
+  updateButtons();
+  sourceView.highlight([]);
   try {
-    const text = await (await call(`/api/documents/${each.id}/text`)).text();
-    if (state.chosen?.id === each.id) source.show(text);
-  } catch (error) { say(error.message, true); }
+    const text = await (await request(`/api/documents/${doc.id}/text`)).text();
+    if (state.selected?.id === doc.id) sourceView.setText(text);
+  } catch (error) { showMessage(error.message, true); }
 }
 
-function leave() {
-  state.chosen = null;
-  source.show("");
-  $("asked-of").textContent = "a document";
+function markSelected() {
+  for (const item of byId("documents").children) item.setAttribute("aria-current", String(item.id === `document-${state.selected?.id}`));
 }
 
-async function forget(each) {
-  if (!confirm(`Delete ${each.name}?`)) return;
-  try { await call(`/api/documents/${each.id}`, { method: "DELETE" }); } catch (error) { say(error.message, true); }
+function clearSelection() {
+  state.selected = null;
+  sourceView.setText("");
+  byId("selected-name").textContent = "a document";
 }
 
-async function add(send) {
+async function deleteDocument(doc) {
+  if (!confirm(`Delete ${doc.name}?`)) return;
+  try { await request(`/api/documents/${doc.id}`, { method: "DELETE" }); } catch (error) { showMessage(error.message, true); }
+}
+
+async function addDocument(path, options) {
   try {
-    const added = await (await send()).json();
-    await choose(added);
-    say(`${added.name} is being read`);
-  } catch (error) { say(error.message, true); }
+    const doc = await (await request(path, { method: "POST", ...options })).json();
+    await selectDocument(doc);
+    showMessage(`Indexing ${doc.name}`);
+  } catch (error) { showMessage(error.message, true); }
 }
 
-function upload(file) {
-  const form = new FormData();
-  form.append("file", file);
-  return add(() => call("/api/files", { method: "POST", body: form }));
+function uploadFile(file) {
+  const body = new FormData();
+  body.append("file", file);
+  return addDocument("/api/files", { body });
 }
 
 // Questions
 
-function allowAsking() {
-  const able = state.chosen?.state === "ready" && !state.answering;
-  $("send").disabled = $("summary").disabled = !able;
-  $("cancel").hidden = !state.answering;
+function updateButtons() {
+  const canAsk = state.selected?.state === "ready" && !state.answering;
+  byId("send").disabled = byId("summary").disabled = !canAsk;
+  byId("cancel").hidden = !state.answering;
 }
 
 async function ask(question) {
-  const of = state.chosen, answer = make("p", { className: "answer" });
-  const item = make("li", {}, make("p", { className: "asked", textContent: question ?? "Summary" }), answer);
-  $("answers").prepend(item);
+  const doc = state.selected, answerElement = createElement("p", { className: "answer" });
+  const item = createElement("li", {}, createElement("p", { className: "question", textContent: question ?? "Summary" }), answerElement);
+  byId("answers").prepend(item);
   state.answering = { id: null };
-  allowAsking();
-  say("Writing …");
+  updateButtons();
+  showMessage("Generating …");
   try {
-    const body = JSON.stringify({ question, compare: $("compare").checked });
-    const response = await call(`/api/documents/${of.id}/answers`, { method: "POST", body, headers: { "Content-Type": "application/json" } });
-    for await (const { kind, content } of events(response)) {
+    const body = JSON.stringify({ question, compare: byId("compare").checked });
+    const response = await request(`/api/documents/${doc.id}/answers`, { method: "POST", body, headers: JSON_HEADERS });
+    for await (const { kind, content } of readEvents(response)) {
       if (kind === "asked") state.answering.id = content.id;
-      else if (kind === "text") answer.textContent += content;
-      else if (kind === "done") finish(item, answer, content, of);
+      else if (kind === "text") answerElement.textContent += content;
+      else if (kind === "done") showAnswer(item, answerElement, content, doc);
       else throw new Error(content);
     }
-  } catch (error) { say(error.message, true); if (!answer.textContent) answer.textContent = "–"; }
+  } catch (error) { showMessage(error.message, true); if (!answerElement.textContent) answerElement.textContent = "–"; }
   state.answering = null;
-  allowAsking();
+  updateButtons();
 }
 
-function finish(item, answer, told, of) {
-  say(told.stopped ? `Stopped: ${told.stopped}` : `Answered in ${told.seconds.toFixed(1)} s`);
-  const looked = told.provenance, light = (passages, jump) => lightIn(of, passages, jump);
-  answer.replaceChildren(...(looked?.sentences ? spoken(looked, light) : [told.text]));
-  if (told.truncated !== null) item.append(make("p", { className: "truncated", textContent: `Truncated: ${told.truncated}` }));
-  if (!looked) return;
-  const show = () => { if (state.chosen?.id === of.id) source.draw(looked.histogram); };
-  item.addEventListener("focusin", show);
-  item.addEventListener("pointerenter", show);
-  item.append(listed(looked, light));
-  show();
-  if (state.chosen?.id === of.id) source.light(looked.passages.slice(0, 1), true);
+function showAnswer(item, answerElement, answer, doc) {
+  showMessage(answer.stopped ? `Stopped: ${answer.stopped}` : `Answered in ${answer.seconds.toFixed(1)} s`);
+  const provenance = answer.provenance, highlight = (passages, jump) => highlightInDocument(doc, passages, jump);
+  answerElement.replaceChildren(...(provenance?.sentences ? renderAnswer(provenance, highlight) : [answer.text]));
+  if (answer.truncated !== null) item.append(createElement("p", { className: "truncated", textContent: `Truncated: ${answer.truncated}` }));
+  if (!provenance) return;
+  const drawHistogram = () => { if (state.selected?.id === doc.id) sourceView.drawHistogram(provenance.histogram); };
+  item.addEventListener("focusin", drawHistogram);
+  item.addEventListener("pointerenter", drawHistogram);
+  item.append(renderPassages(provenance, highlight));
+  drawHistogram();
+  if (state.selected?.id === doc.id) sourceView.highlight(provenance.passages.slice(0, 1), true);
 }
 
-async function lightIn(of, passages, jump) {
-  if (state.chosen?.id !== of.id) {
-    if (!jump || !state.listed.has(of.id)) return;
-    await choose(of);
+async function highlightInDocument(doc, passages, jump) {
+  if (state.selected?.id !== doc.id) {
+    if (!jump || !state.documents.has(doc.id)) return;
+    await selectDocument(doc);
   }
-  source.light(passages, jump);
-  if (jump) $("text").scrollIntoView({ block: "nearest" });
+  sourceView.highlight(passages, jump);
+  if (jump) byId("text").scrollIntoView({ block: "nearest" });
 }
 
-// What users do
+// User input
 
-$("file").onchange = () => { if ($("file").files.length) upload($("file").files[0]); $("file").value = ""; };
-for (const kind of ["dragenter", "dragover"]) document.addEventListener(kind, (event) => { event.preventDefault(); $("drop").classList.add("over"); });
-document.addEventListener("dragleave", (event) => { if (!event.relatedTarget) $("drop").classList.remove("over"); });
+byId("file").onchange = () => { if (byId("file").files.length) uploadFile(byId("file").files[0]); byId("file").value = ""; };
+for (const kind of ["dragenter", "dragover"]) {
+  document.addEventListener(kind, (event) => { event.preventDefault(); byId("drop").classList.add("dragging"); });
+}
+document.addEventListener("dragleave", (event) => { if (!event.relatedTarget) byId("drop").classList.remove("dragging"); });
 document.addEventListener("drop", (event) => {
   event.preventDefault();
-  $("drop").classList.remove("over");
-  for (const file of event.dataTransfer.files) upload(file);
+  byId("drop").classList.remove("dragging");
+  for (const file of event.dataTransfer.files) uploadFile(file);
 });
-$("paste").onsubmit = (event) => {
+byId("paste").onsubmit = (event) => {
   event.preventDefault();
-  const body = JSON.stringify({ name: $("paste-name").value, text: $("paste-text").value });
-  add(() => call("/api/documents", { method: "POST", body, headers: { "Content-Type": "application/json" } }));
+  const body = JSON.stringify({ name: byId("paste-name").value, text: byId("paste-text").value });
+  addDocument("/api/documents", { body, headers: JSON_HEADERS });
 };
-$("ask").onsubmit = (event) => { event.preventDefault(); const asked = $("question").value.trim(); if (asked) ask(asked); };
-$("question").onkeydown = (event) => { if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); if (!$("send").disabled) $("ask").requestSubmit(); } };
-$("summary").onclick = () => ask(null);
-$("cancel").onclick = () => { if (state.answering?.id) call(`/api/answers/${state.answering.id}`, { method: "DELETE" }).catch(() => {}); };
+byId("ask").onsubmit = (event) => {
+  event.preventDefault();
+  const question = byId("question").value.trim();
+  if (question) ask(question);
+};
+byId("question").onkeydown = (event) => {
+  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  event.preventDefault();
+  if (!byId("send").disabled) byId("ask").requestSubmit();
+};
+byId("summary").onclick = () => ask(null);
+byId("cancel").onclick = () => {
+  if (state.answering?.id) request(`/api/answers/${state.answering.id}`, { method: "DELETE" }).catch(() => {});
+};
 
 try {
-  const status = await (await call("/api/status")).json();
-  $("model").textContent = `${status.model} · the plain model reads ${status.plain_window.toLocaleString()} tokens`;
-  watch();
-} catch (error) { say(error.message, true); }
+  const status = await (await request("/api/status")).json();
+  byId("model").textContent = `${status.model} · context length of the plain model: ${status.context_length.toLocaleString()} tokens`;
+  watchDocuments();
+} catch (error) { showMessage(error.message, true); }

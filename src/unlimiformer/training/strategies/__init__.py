@@ -1,4 +1,4 @@
-"""The methods of the paper and its baselines, one small class each."""
+"""The training methods of the paper and its baselines: one small class for each, by name in `STRATEGIES`."""
 
 from .alternating import Alternating
 from .base import Strategy
@@ -9,8 +9,7 @@ from .retrieval import Retrieval
 from .sled import Sled
 from .standard import Standard, Truncate
 
-STRATEGIES: dict[str, type[Strategy]] = {
-    each.name: each for each in (Standard, Chunked, Random, Retrieval, Alternating, Truncate, Sled, Memorizing)
-}
+_CLASSES = (Standard, Chunked, Random, Retrieval, Alternating, Truncate, Sled, Memorizing)
+STRATEGIES: dict[str, type[Strategy]] = {strategy.name: strategy for strategy in _CLASSES}
 
-__all__ = ["STRATEGIES", "Strategy", *sorted(each.__name__ for each in STRATEGIES.values())]
+__all__ = ["STRATEGIES", "Strategy", *sorted(strategy.__name__ for strategy in _CLASSES)]

@@ -1,4 +1,4 @@
-"""Alternating training: a batch of random-encoded training, then one of retrieval training."""
+"""Alternating training: batches take turns between random-encoded and retrieval training."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from .random import Random
 
 
 class Alternating(Random):
-    """Retrieval is what the test does; chance makes the model attend to tokens that are not among the best as well."""
+    """Random-encoded training on even batches, retrieval training on odd ones.
+
+    Retrieval matches the computation at test time. Random tokens also train attention to tokens outside the top k.
+    """
 
     name = "alternating"
 
     def train_policy(self, layer: int, step: int) -> RetrievalPolicy:
-        """By turns, random first."""
+        """Return the random policy for even steps and the evaluation policy for odd ones."""
         return super().train_policy(layer, step) if step % 2 == 0 else self.eval_policy(layer)

@@ -1,4 +1,4 @@
-"""What a strategy answers: how much of a document one training step is given, and which stored tokens a layer sees."""
+"""The strategy interface: how much of a document an example holds, and which stored tokens each layer attends to."""
 
 from __future__ import annotations
 
@@ -11,38 +11,48 @@ from ...engines.seq2seq.attention import RetrievalPolicy
 
 
 class Strategy:
-    """Retrieval as at test time, and what other methods change of it.
+    """Base class of the training methods. Its defaults are retrieval in training exactly as at test time.
 
-    `sees_all`: whether a test is given all of a document if nobody says otherwise. `top_k`: tokens a head sees.
+    Parameters
+    ----------
+    top_k : number of stored tokens each attention head retrieves.
+
+    Attributes
+    ----------
+    name : the method's name in settings and recipes.
+    validates_on_full_input : whether validation uses whole documents unless the settings say otherwise.
     """
 
     name: ClassVar[str]
-    sees_all: ClassVar[bool] = True
+    validates_on_full_input: ClassVar[bool] = True
 
     def __init__(self, top_k: int) -> None:
         self.top_k = top_k
 
     def prepare(self, model: Any, cross_attentions: list[Any]) -> None:
-        """Adds what a method learns beside the model's own weights."""
+        """Add the parameters that this method trains in addition to the model's weights. The default adds none."""
 
     def save(self, folder: Path) -> None:
-        """Keeps that beside the model."""
+        """Save those additional parameters next to the model in `folder`. The default saves nothing."""
 
     def settings(self) -> dict[str, Any]:
-        """Those of a wrapper that sees what a test of this method sees."""
+        """Return the wrapper settings with which a model trained by this method is used."""
         return {"top_k": self.top_k}
 
     def inputs(self, ids: Tensor, room: int) -> list[Tensor]:
-        """A document's tokens (S,) as the inputs of one or more examples, if the window has room for so many."""
+        """Split a document's token ids (S,) into the inputs of one or more examples.
+
+        `room` is the number of document tokens that fit into one window.
+        """
         del room
         return [ids]
 
     def train_policy(self, layer: int, step: int) -> RetrievalPolicy:
-        """What a layer of the decoder sees in a training step (a batch, counted from 0)."""
+        """Return what a decoder layer attends to in a training step; `step` counts batches from 0."""
         del step
         return self.eval_policy(layer)
 
     def eval_policy(self, layer: int) -> RetrievalPolicy:
-        """What it sees when the model is tested with unlimited input."""
+        """Return what a decoder layer attends to in evaluation with unlimited input."""
         del layer
         return RetrievalPolicy(self.top_k)

@@ -1,4 +1,4 @@
-"""Chunked training: every part of a document is an example of its own, with the whole document's answer."""
+"""Chunked training: each window-sized chunk of a document is one example with the document's answer."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from .base import Strategy
 
 
 class Chunked(Strategy):
-    """Each token is seen once."""
+    """Non-overlapping chunks, so that each token of a document is used once in an epoch."""
 
     name = "chunked"
 
     def inputs(self, ids: Tensor, room: int) -> list[Tensor]:
-        """Parts of a window's size, side by side."""
+        """Split the document into consecutive chunks of at most `room` tokens."""
         return list(ids.split(room))

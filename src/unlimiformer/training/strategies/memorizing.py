@@ -1,4 +1,4 @@
-"""Memorizing Transformers: one layer retrieves, all others see the first window."""
+"""The Memorizing Transformers baseline: one layer retrieves, all others attend to the first window."""
 
 from __future__ import annotations
 
@@ -8,17 +8,21 @@ from typing import Any
 import torch
 
 from ...engines.seq2seq.attention import RetrievalPolicy, memorizing_layer
-from ...errors import UnlimiformerError
+from ...errors import InputError
 from ...hub.saved_settings import GATE, load_gate, save_gate
 from .base import Strategy
 
-_TRUSTING = 3.0  # a sigmoid's 0.95: pretrained heads begin with what they retrieve, as most learn to
+_INITIAL_GATE = 3.0  # sigmoid(3) = 0.95: a pretrained head starts with almost only its retrieved tokens
 
 
 class Memorizing(Strategy):
-    """In the paper's approximation the layer sees only what it retrieves (g is 1).
+    """Retrieval in a single layer.
 
-    With `gated` each of its heads learns how far it trusts that, against what it sees of the first window.
+    Parameters
+    ----------
+    layer : index of the retrieving layer, from 0; None selects the one two thirds of the way up.
+    gated : whether each head of that layer learns a gate that mixes its retrieved tokens with the first window.
+        Without a gate the layer sees only what it retrieves, as in the paper's approximation (g = 1).
     """
 
     name = "memorizing"
@@ -29,32 +33,32 @@ class Memorizing(Strategy):
         self._module: Any = None
 
     def prepare(self, model: Any, cross_attentions: list[Any]) -> None:
-        """Finds the layer (two thirds of the way up, if none was named), and gives it a gate."""
+        """Select the retrieving layer and, if gated, add its gate: the saved one of the model, or a new one."""
         layers = len(cross_attentions)
         self._layer = memorizing_layer(layers) if self._layer is None else self._layer
         if not 0 <= self._layer < layers:
-            raise UnlimiformerError(f"the memorizing layer is {self._layer}; the decoder has {layers}, counted from 0")
+            raise InputError(f"the memorizing layer is {self._layer}; the decoder has {layers}, counted from 0")
         if not self._gated:
             return
         view = cross_attentions[self._layer]
         self._module = view.module
-        kept = load_gate(getattr(model.config, "_name_or_path", None), self._layer, view.heads)
-        gate = torch.full((view.heads,), _TRUSTING) if kept is None else kept
-        like = next(view.module.parameters())
-        view.module.register_parameter(GATE, torch.nn.Parameter(gate.to(like)))
+        saved_gate = load_gate(getattr(model.config, "_name_or_path", None), self._layer, view.heads)
+        gate = torch.full((view.heads,), _INITIAL_GATE) if saved_gate is None else saved_gate
+        weight = next(view.module.parameters())
+        view.module.register_parameter(GATE, torch.nn.Parameter(gate.to(weight)))
 
     def save(self, folder: Path) -> None:
-        """The gate; a wrapper of the folder's model finds it there."""
+        """Save the gate, if there is one; a wrapper loads it with the model of that folder."""
         if self._module is not None:
-            assert self._layer is not None, "it was prepared"
+            assert self._layer is not None, "prepare() selects the layer"
             save_gate(getattr(self._module, GATE), self._layer, folder)
 
     def settings(self) -> dict[str, Any]:
-        """One layer retrieves."""
+        """Return wrapper settings in which only the selected layer retrieves."""
         return {"top_k": self.top_k, "layers": [self._layer]}
 
     def eval_policy(self, layer: int) -> RetrievalPolicy:
-        """One layer retrieves."""
+        """Retrieve in the selected layer, through its gate if it has one; other layers see the first window."""
         if layer != self._layer:
             return RetrievalPolicy(self.top_k, retrieves=False)
         return RetrievalPolicy(self.top_k, gate=None if self._module is None else getattr(self._module, GATE))

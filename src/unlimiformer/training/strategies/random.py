@@ -1,4 +1,4 @@
-"""Random-encoded training: each layer sees tokens of the whole document that were drawn by chance."""
+"""Random-encoded training: each layer attends to random tokens of the whole document."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from .base import Strategy
 
 
 class Random(Strategy):
-    """A cheap stand-in for retrieval: no search, and as many tokens."""
+    """A cheap approximation of retrieval: `top_k` random tokens instead of the result of a search."""
 
     name = "random"
 
     def train_policy(self, layer: int, step: int) -> RetrievalPolicy:
-        """Drawn anew for every layer and step."""
+        """Return a policy that draws new tokens for every layer and step."""
         return replace(self.eval_policy(layer), random=True)

@@ -6,6 +6,6 @@ from .base import Strategy
 
 
 class Retrieval(Strategy):
-    """The computation of the test."""
+    """The defaults of the base class: training computes what evaluation computes."""
 
     name = "retrieval"

@@ -1,4 +1,4 @@
-"""SLED: the decoder attends to all tokens of all windows."""
+"""The SLED baseline: the decoder attends to all tokens of all windows."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from .base import Strategy
 
 
 class Sled(Strategy):
-    """Full cross-attention over windows that were encoded one by one; the question stands before each."""
+    """Full cross-attention over windows that are encoded separately, each with the question in front of it."""
 
     name = "sled"
 
     def settings(self) -> dict[str, Any]:
-        """No token is left out."""
+        """Return wrapper settings without a limit on the retrieved tokens."""
         return {"top_k": EVERYTHING}
 
     def eval_policy(self, layer: int) -> RetrievalPolicy:
-        """No token is left out."""
+        """Attend to every token, in every layer."""
         del layer
         return RetrievalPolicy(EVERYTHING)

@@ -1,4 +1,4 @@
-"""Standard fine-tuning: the model sees as much of a document as its window holds."""
+"""Standard fine-tuning: documents are truncated to the model's window."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from .base import Strategy
 
 
 class Standard(Strategy):
-    """What does not fit the window is cut off."""
+    """Fine-tuning on the beginning of each document, in training and in validation."""
 
     name = "standard"
-    sees_all = False
+    validates_on_full_input = False
 
     def inputs(self, ids: Tensor, room: int) -> list[Tensor]:
-        """The beginning."""
+        """Keep the first `room` tokens."""
         return [ids[:room]]
 
 
 class Truncate(Standard):
-    """The paper's first baseline: the same, under the name it has there."""
+    """Standard fine-tuning under the name that the paper gives its first baseline."""
 
     name = "truncate"

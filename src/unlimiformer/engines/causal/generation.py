@@ -1,0 +1,238 @@
+"""How a decoder-only model generates from a document: one class for each `selection` of the settings.
+
+Selected tokens reach the model's own `generate` as tokens of the prompt (`reread`), as a cache of stored keys and
+values (`blocks`, `blocks-by-layer`), or at every step of every head (`top-k`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from ...errors import InputError
+from ...memory import Memory
+from ...provenance import Attention, Provenance
+from ..base import generation_setting, strip_padding
+from .kv_cache import KeysValues, pad_left, slice_prompt
+from .prompts import PromptSuffix
+from .row_layout import RowLayout
+from .selection import RerankedBlocks, SelectedTokens, TopBlocks
+from .top_k import TopKAttention, TopKDocument
+
+if TYPE_CHECKING:
+    from .engine import CausalEngine
+
+
+@dataclass
+class Query:
+    """A document and a question about it; generation adds what it selected and attended to.
+
+    `layers`: attention of the generated tokens, by layer; None where only the selection is known.
+    """
+
+    memory: Memory
+    suffix: PromptSuffix
+    selected: list[SelectedTokens] = field(default_factory=list)
+    layers: dict[int, Attention] | None = None
+
+    @property
+    def provenance(self) -> Provenance:
+        """Where the answer came from."""
+        if self.layers is not None:
+            return Provenance.from_layers(self.memory, self.layers)
+        prefix_length = self.memory.prefix_tokens
+        index = torch.cat([selection.tokens + prefix_length for selection in self.selected])[None, None]
+        weights = torch.cat([selection.weights for selection in self.selected])[None, None]
+        return replace(Provenance.from_layers(self.memory, {0: Attention(index, weights)}), layers=None)
+
+
+@dataclass(frozen=True)
+class BuiltPrompt:
+    """A prompt (n,), and for each of its tokens its row in the memory (n,), -1 for tokens that are not in it."""
+
+    ids: Tensor
+    rows: Tensor
+
+
+class DocumentGenerator(ABC):
+    """Generates answers to queries with one engine."""
+
+    supports_provenance: ClassVar[bool] = True
+
+    def __init__(self, engine: CausalEngine) -> None:
+        self._engine = engine
+
+    def layout(self) -> RowLayout:
+        """What a memory's row holds: by default everything of all layers."""
+        return RowLayout.whole(self._engine.decoder, range(len(self._engine.decoder.attentions)))
+
+    @abstractmethod
+    def generate(self, queries: list[Query], generation: dict[str, Any], provenance: bool) -> Tensor:
+        """New tokens (rows, T); `generation` holds the arguments of the model's `generate`."""
+
+
+class RereadGenerator(DocumentGenerator):
+    """`reread`: the selected blocks are put into the prompt and read again by the plain model."""
+
+    def layout(self) -> RowLayout:
+        """Only the keys of the retrieval heads."""
+        return RowLayout.for_heads(self._engine.decoder, self._engine.rank_heads())
+
+    def generate(self, queries: list[Query], generation: dict[str, Any], provenance: bool) -> Tensor:
+        """New tokens behind prefix, selected blocks and suffix."""
+        prompts = [self.build_prompt(query) for query in queries]
+        ids, mask = pad_left([prompt.ids for prompt in prompts], self._engine.padding_id)
+        if not provenance:
+            return self._engine.new_tokens(ids, mask, generation)
+        output = self._engine.call_generate(ids, mask, {**generation, "return_dict_in_generate": True})
+        new_tokens = output.sequences[:, ids.shape[1] :]
+        per_query = new_tokens.shape[0] // len(queries)
+        beams = output.past_key_values.layers[0].keys.shape[0] // len(queries)
+        for number, (query, prompt) in enumerate(zip(queries, prompts, strict=True)):
+            cache = slice_prompt(output.past_key_values, number * beams, ids.shape[1], prompt.ids.shape[0])
+            if cache is not None:
+                answer = strip_padding(self._engine.model, generation, new_tokens[number * per_query])
+                query.layers = self._trace_attention(prompt, answer, cache)
+        return new_tokens
+
+    def build_prompt(self, query: Query) -> BuiltPrompt:
+        """Prefix, selected tokens, suffix.
+
+        The selected tokens are repeated if the window has room: a causal model's token has seen only what precedes it,
+        and in the second copy every token has seen all of the first.
+        """
+        engine, memory = self._engine, query.memory
+        selector = RerankedBlocks(engine.block_scorer, engine.layout, engine.block, engine.top_k, engine.template)
+        selected = selector.select(memory, query.suffix)
+        query.selected.append(selected)
+        prefix, passage, suffix = memory.prefix_ids, memory.text_ids[selected.tokens], query.suffix.ids
+        room = engine.window - prefix.shape[0] - suffix.shape[0]
+        is_whole = selected.tokens.shape[0] == memory.text_tokens
+        copies = 1 if is_whole or 2 * passage.shape[0] > room else 2
+        no_prefix, no_suffix = torch.full_like(prefix, -1), torch.full_like(suffix, -1)
+        rows = torch.cat((no_prefix, *[selected.tokens + memory.prefix_tokens] * copies, no_suffix))
+        return BuiltPrompt(torch.cat((prefix, *[passage] * copies, suffix)), rows)
+
+    def _trace_attention(self, prompt: BuiltPrompt, answer: Tensor, cache: DynamicCache) -> dict[int, Attention]:
+        """Attention of the answer's tokens (T,) to tokens of the document, by layer.
+
+        The answer is read once more behind the prompt's cache, in one pass that returns its attention.
+        """
+        length, base = prompt.ids.shape[0], self._engine.base
+        ids = torch.cat((prompt.ids[-1:].to(answer.device), answer[:-1]))[None]
+        positions = torch.arange(length - 1, length - 1 + ids.shape[1], device=ids.device)[None]
+        implementation = base.config._attn_implementation
+        base.set_attn_implementation("eager")
+        try:
+            output = self._engine.decoder.backbone(
+                ids, past_key_values=cache, position_ids=positions, use_cache=True, output_attentions=True
+            )
+        finally:
+            base.set_attn_implementation(implementation)
+        in_document = (prompt.rows >= 0).nonzero()[:, 0]
+        layers = {}
+        for layer, weights in enumerate(output.attentions):
+            document_weights = weights[0, :, :, in_document.to(weights.device)].float().cpu().transpose(0, 1)
+            layers[layer] = Attention(prompt.rows[in_document].expand_as(document_weights), document_weights)
+        return layers
+
+
+class BlocksGenerator(DocumentGenerator):
+    """`blocks`: stored keys, rotated to their new positions, and values of the selected blocks fill the cache."""
+
+    by_layer: ClassVar[bool] = False
+
+    def generate(self, queries: list[Query], generation: dict[str, Any], provenance: bool) -> Tensor:
+        """New tokens behind a cache of prefix and selected blocks."""
+        del provenance  # the selection is always known
+        engine = self._engine
+        engine.require_cache(generation)
+        selector = TopBlocks(engine.block_scorer, engine.layout, engine.block, engine.top_k, self.by_layer)
+        layers = range(len(engine.decoder.attentions))
+        selections = [selector.select(query.memory, query.suffix, layers) for query in queries]
+        cached_ids = []
+        for query, selection in zip(queries, selections, strict=True):
+            query.selected += [selection[layer] for layer in (layers if self.by_layer else [0])]
+            cached_ids.append(torch.cat((query.memory.prefix_ids, query.memory.text_ids[selection[0].tokens])))
+        by_layer = [
+            [
+                self._keys_and_values(query.memory, selection[layer], layer)
+                for query, selection in zip(queries, selections, strict=True)
+            ]
+            for layer in layers
+        ]
+        return engine.continue_cache(queries, cached_ids, by_layer, generation)
+
+    def _keys_and_values(self, memory: Memory, selected: SelectedTokens, layer: int) -> KeysValues:
+        """Keys and values (G, n, d) of the prefix and of the selected tokens, at their new positions."""
+        engine, prefix_length = self._engine, memory.prefix_tokens
+        positions = engine.positions(memory)
+        gap = positions.end(selected.tokens.shape[0]) - selected.tokens.shape[0]
+        prefix = torch.arange(prefix_length)
+        rows = memory.store.rows_at(torch.cat((prefix, selected.tokens + prefix_length)))
+        keys, values = engine.layout.keys_and_values(rows.to(engine.decoder.device), layer)
+        new_positions = torch.cat((prefix, positions.place(selected.tokens) + prefix_length)) - gap
+        return engine.decoder.attentions[layer].rotate(keys, new_positions.to(keys.device)), values
+
+
+class BlocksByLayerGenerator(BlocksGenerator):
+    """`blocks-by-layer`: as `blocks`, with a selection of its own for every layer."""
+
+    by_layer = True
+
+
+class TopKGenerator(DocumentGenerator):
+    """`top-k`: every head retrieves at every step; prefix and suffix of the prompt are the model's local tokens."""
+
+    supports_provenance = False
+
+    def layout(self) -> RowLayout:
+        """Everything of the layers that retrieve."""
+        return RowLayout.whole(self._engine.decoder, self._layers)
+
+    @property
+    def _layers(self) -> Any:
+        return self._engine.config.layers or range(len(self._engine.decoder.attentions))
+
+    def generate(self, queries: list[Query], generation: dict[str, Any], provenance: bool) -> Tensor:
+        """New tokens behind prefix and suffix, with the documents in every attention."""
+        del provenance  # unsupported
+        engine = self._engine
+        engine.require_cache(generation)
+        if any(query.memory.prefix_tokens == 0 for query in queries):
+            raise InputError("selection 'top-k' needs a prefix of the prompt; give a tokenizer or a prefix")
+        documents = [TopKDocument(query.memory, engine.positions(query.memory), engine.top_k) for query in queries]
+        prefixes = [query.memory.prefix_ids for query in queries]
+        caches = [
+            self._prefix_cache(prefix, document.gap) for prefix, document in zip(prefixes, documents, strict=True)
+        ]
+        by_layer = [list(rows) for rows in zip(*caches, strict=True)]
+        attention = TopKAttention(engine.decoder, engine.layout, documents, self._layers, engine.config.heads)
+        with attention.active():
+            return engine.continue_cache(queries, prefixes, by_layer, generation)
+
+    def _prefix_cache(self, prefix: Tensor, gap: int) -> list[KeysValues]:
+        """Keys and values (G, n, d) of each layer for the prefix, moved back by `gap` positions."""
+        decoder, cache = self._engine.decoder, DynamicCache()
+        positions = torch.arange(prefix.shape[0], device=decoder.device)[None] - gap
+        decoder.backbone(prefix[None].to(decoder.device), position_ids=positions, past_key_values=cache, use_cache=True)
+        return [(layer.keys[0], layer.values[0]) for layer in cache.layers]  # type: ignore[union-attr, index]
+
+
+GENERATORS: dict[str, type[DocumentGenerator]] = {
+    "reread": RereadGenerator,
+    "blocks": BlocksGenerator,
+    "blocks-by-layer": BlocksByLayerGenerator,
+    "top-k": TopKGenerator,
+}
+
+
+def repeats_per_row(model: Any, generation: dict[str, Any]) -> int:
+    """How many sequences `generate` follows for each row: beams or returned sequences."""
+    names = ("num_beams", "num_return_sequences")
+    return max(generation_setting(model, generation, name, 1) for name in names)

@@ -1,0 +1,218 @@
+"""Routes of the API and of the page. They check requests; the worker does the work.
+
+The application's state holds what they need: `worker`, `model_name`, and `answers` by id while they are generated.
+"""
+
+from collections.abc import AsyncIterator
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, HTTPException, Request, Response, UploadFile
+from fastapi import Path as PathParameter
+from fastapi.responses import FileResponse, PlainTextResponse, StreamingResponse
+from fastapi.security import HTTPBearer
+
+from .. import __version__, provenance
+from .documents import StoredDocument
+from .schemas import PastedText, Question
+from .streaming import AnswerStream, format_event, iter_changes
+from .worker import BackgroundWorker
+
+_STATIC = Path(__file__).with_name("static")
+_SHARED_STATIC = Path(provenance.__file__).with_name("static")
+_FILES = {
+    "page.js": _STATIC,
+    "icon.svg": _STATIC,
+    "highlight.js": _SHARED_STATIC,
+    "page.css": _SHARED_STATIC,
+}
+_EVENTS = "text/event-stream"
+_NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"description": "no such document"}}
+_REFUSED: dict[int | str, dict[str, Any]] = {
+    409: {"description": "too many documents"},
+    413: {"description": "too large"},
+}
+
+# The middleware checks the token; this dependency only describes it in /docs.
+api = APIRouter(prefix="/api", dependencies=[Depends(HTTPBearer(auto_error=False))])
+pages = APIRouter(include_in_schema=False)
+
+
+async def _get_worker(request: Request) -> BackgroundWorker:
+    return request.app.state.worker
+
+
+async def _get_answers(request: Request) -> dict[str, AnswerStream]:
+    return request.app.state.answers
+
+
+Worker = Annotated[BackgroundWorker, Depends(_get_worker)]
+Answers = Annotated[dict[str, AnswerStream], Depends(_get_answers)]
+DocumentId = Annotated[str, PathParameter(pattern="^[0-9a-f]{16}$", description="Id of a document.")]
+AnswerId = Annotated[str, PathParameter(pattern="^[0-9a-f]{16}$", description="Id of an answer.")]
+
+
+def _get_document(document_id: DocumentId, worker: Worker) -> StoredDocument:
+    document = worker.documents.get(document_id)
+    if document is None:
+        raise HTTPException(404, f"no document {document_id}")
+    return document
+
+
+Document = Annotated[StoredDocument, Depends(_get_document)]
+
+
+@api.get("/status")
+def get_status(request: Request, worker: Worker, answers: Answers) -> dict[str, Any]:
+    """Return the model, its context length, the limits, and how many answers are being generated or are queued."""
+    return {
+        "model": request.app.state.model_name,
+        "version": __version__,
+        "context_length": worker.context_length,
+        "limits": vars(worker.limits),
+        "answering": len(answers),
+    }
+
+
+@api.get("/documents")
+def list_documents(worker: Worker) -> list[dict[str, Any]]:
+    """Return all documents, oldest first."""
+    return [asdict(document) for document in worker.documents.all()]
+
+
+@api.post("/documents", status_code=201, responses=_REFUSED)
+def add_text(body: PastedText, worker: Worker) -> dict[str, Any]:
+    """Add a text; it is indexed in the background."""
+    return _add_document(worker, body.name, body.text)
+
+
+@api.post("/files", status_code=201, responses=_REFUSED)
+def add_file(file: UploadFile, worker: Worker) -> dict[str, Any]:
+    """Add a UTF-8 text file; it is indexed in the background."""
+    limit = worker.limits.document_bytes
+    content = file.file.read(limit + 1)
+    if len(content) > limit:
+        raise HTTPException(413, f"the file has more than {limit:,} bytes, which is the limit")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise HTTPException(422, f"byte {error.start} is not UTF-8; expected a text file in UTF-8") from None
+    return _add_document(worker, (file.filename or "unnamed")[:200], text)
+
+
+@api.get("/documents/{document_id}", responses=_NOT_FOUND)
+def get_document(document: Document) -> dict[str, Any]:
+    """Return one document: its name, size and state."""
+    return asdict(document)
+
+
+@api.get("/documents/{document_id}/text", responses=_NOT_FOUND, response_class=PlainTextResponse)
+def get_text(document: Document, worker: Worker) -> Response:
+    """Return the text of a document."""
+    return PlainTextResponse(worker.documents.read_text(document))
+
+
+@api.delete("/documents/{document_id}", status_code=204, responses=_NOT_FOUND)
+def delete_document(document: Document, worker: Worker) -> None:
+    """Delete a document and its memory."""
+    worker.documents.remove(document.id)
+    worker.forget(document)
+
+
+@api.get("/documents/{document_id}/progress", responses=_NOT_FOUND)
+def stream_document_progress(document: Document, worker: Worker) -> StreamingResponse:
+    """Stream events until a document is indexed: its state, windows `done`, and their number `of`."""
+
+    def get_state() -> dict[str, Any] | None:
+        current = worker.documents.get(document.id)
+        return None if current is None else _with_progress(worker, current)
+
+    async def events() -> AsyncIterator[str]:
+        async for state in iter_changes(get_state):
+            yield format_event("progress", state)
+            if state["state"] in ("ready", "failed"):
+                return
+        yield format_event("removed", {})
+
+    return StreamingResponse(events(), media_type=_EVENTS)
+
+
+@api.get("/progress")
+def stream_progress(worker: Worker) -> StreamingResponse:
+    """Stream events without an end: all documents with their progress, whenever one of them changes."""
+
+    async def events() -> AsyncIterator[str]:
+        async for state in iter_changes(lambda: [_with_progress(worker, item) for item in worker.documents.all()]):
+            yield format_event("documents", state)
+
+    return StreamingResponse(events(), media_type=_EVENTS)
+
+
+@api.post(
+    "/documents/{document_id}/answers",
+    responses={
+        **_NOT_FOUND,
+        409: {"description": "the document is not ready"},
+        429: {"description": "too many questions are waiting"},
+    },
+)
+async def ask(
+    document: Document, body: Question, request: Request, worker: Worker, answers: Answers
+) -> StreamingResponse:
+    """Stream events: the answer's id, its text as it is generated, and at the end the passages it came from."""
+    limits = worker.limits
+    question = None if body.question is None else body.question.strip()
+    if question == "" or len(question or "") > limits.question:
+        raise HTTPException(422, f"expected a question of 1 to {limits.question:,} characters")
+    if document.state != "ready":
+        raise HTTPException(409, f"the document is not indexed (its state is {document.state}); wait until it is ready")
+    if len(answers) >= limits.waiting:
+        raise HTTPException(429, "too many questions are waiting; ask again later", {"Retry-After": "5"})
+    generate = partial(worker.answer, document, question, compare=body.compare, new_tokens=body.new_tokens)
+    stream = AnswerStream(generate, on_end=lambda ended: answers.pop(ended.id, None))
+    answers[stream.id] = stream
+    stream.start()
+    return StreamingResponse(stream.events(request), media_type=_EVENTS)
+
+
+@api.delete("/answers/{answer_id}", status_code=204, responses={404: {"description": "no such answer"}})
+def cancel_answer(answer_id: AnswerId, answers: Answers) -> None:
+    """Stop an answer that is being generated or is queued."""
+    stream = answers.get(answer_id)
+    if stream is None:
+        raise HTTPException(404, f"no answer {answer_id} is being generated")
+    stream.cancel()
+
+
+@pages.get("/")
+def get_page() -> FileResponse:
+    """Return the page."""
+    return FileResponse(_STATIC / "index.html")
+
+
+@pages.get("/{name}")
+def get_static_file(name: str) -> FileResponse:
+    """Return a file that the page loads; only listed names, so that no path can be smuggled in."""
+    if name not in _FILES:
+        raise HTTPException(404, "no such page")
+    return FileResponse(_FILES[name] / name)
+
+
+def _add_document(worker: BackgroundWorker, name: str, text: str) -> dict[str, Any]:
+    limits = worker.limits
+    if len(text.encode()) > limits.document_bytes:
+        raise HTTPException(413, f"the text has more than {limits.document_bytes:,} bytes, which is the limit")
+    if not text.strip():
+        raise HTTPException(422, "the text is empty")
+    if len(worker.documents.all()) >= limits.documents:
+        raise HTTPException(409, f"there are already {limits.documents} documents, which is the limit; delete one")
+    document = worker.documents.add(name.strip() or "unnamed", text)
+    worker.wake_up()
+    return asdict(document)
+
+
+def _with_progress(worker: BackgroundWorker, document: StoredDocument) -> dict[str, Any]:
+    done, total = worker.progress(document)
+    return {**asdict(document), "done": done, "of": total}

@@ -1,0 +1,98 @@
+"""Server-sent events: the changes of some state, and an answer while it is generated."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+from fastapi import Request
+
+from ..errors import UnlimiformerError
+from .answers import ServedAnswer
+from .priority_lock import CancelledError
+
+_POLL_SECONDS = 0.2
+_DISCONNECT_CHECK_SECONDS = 1.0
+
+Generate = Callable[[Callable[[str], None], threading.Event], ServedAnswer]
+"""Generate an answer, given a callback for its text and the event that cancels it."""
+
+
+def format_event(kind: str, content: Any) -> str:
+    """Return one server-sent event with JSON data."""
+    return f"event: {kind}\ndata: {json.dumps(content)}\n\n"
+
+
+async def iter_changes(get_state: Callable[[], Any]) -> AsyncIterator[Any]:
+    """Yield the state now and whenever it has changed, until it is None."""
+    previous = None
+    while (state := get_state()) is not None:
+        if state != previous:
+            previous = state
+            yield state
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+class AnswerStream:
+    """One answer: generated in a thread of its own and sent to the client as events while it grows.
+
+    Create it in the event loop. `on_end` is called in the thread when generation has ended, in any way.
+    """
+
+    def __init__(self, generate: Generate, on_end: Callable[[AnswerStream], object]) -> None:
+        self.id = secrets.token_hex(8)
+        self._generate, self._on_end = generate, on_end
+        self._cancelled = threading.Event()
+        self._loop = asyncio.get_running_loop()
+        self._events: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
+
+    def start(self) -> None:
+        """Start to generate, or to wait for the model."""
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def cancel(self) -> None:
+        """Stop the answer at the next token, or before it begins."""
+        self._cancelled.set()
+
+    async def events(self, request: Request) -> AsyncIterator[str]:
+        """Yield the answer's id, its text piece by piece, and its end; cancel it if the client disconnects."""
+        try:
+            yield format_event("asked", {"id": self.id})
+            while True:
+                try:
+                    kind, content = await asyncio.wait_for(self._events.get(), _DISCONNECT_CHECK_SECONDS)
+                except asyncio.TimeoutError:
+                    if await request.is_disconnected():
+                        return
+                    continue
+                yield format_event(kind, content)
+                if kind != "text":
+                    return
+        finally:
+            self.cancel()
+
+    def _run(self) -> None:
+        last_event = self._generate_last_event()
+        self._on_end(self)  # first, so that a client that has seen the end is no longer counted
+        self._put(*last_event)
+
+    def _generate_last_event(self) -> tuple[str, Any]:
+        try:
+            answer = self._generate(lambda text: self._put("text", text), self._cancelled)
+            return "done", asdict(answer)
+        except CancelledError:
+            return "stopped", "cancelled"
+        except UnlimiformerError as error:
+            return "failed", str(error)
+        except Exception as error:
+            return "failed", f"{type(error).__name__}: {error}"
+
+    def _put(self, kind: str, content: Any) -> None:
+        with suppress(RuntimeError):  # the event loop is closed: the server is shutting down
+            self._loop.call_soon_threadsafe(self._events.put_nowait, (kind, content))

@@ -1,0 +1,55 @@
+"""Load examples by the name of their source: a JSONL file, a dataset of a model hub, or a synthetic task."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from ..errors import InputError
+from .definition import sample_evenly, tasks
+from .example import SHAPES, Example, read_examples
+
+CONDENSED = "condensed"
+"""Prefix of a JSONL file whose documents are shortened to what the answers are about."""
+
+
+def examples(source: str, split: str = "train", limit: int | None = None) -> list[Example]:
+    """Load the examples of one or more sources.
+
+    Parameters
+    ----------
+    source : sources with commas between them. A source is a JSONL file, `condensed:FILE`, the name of a hub's dataset,
+        or a synthetic task with a count and optionally a seed: `facts:2000`, `facts:2000:1`.
+    split : for hub datasets and synthetic tasks.
+    limit : largest number of examples, taken evenly from all of them.
+    """
+    sources = [source] if Path(source).is_file() else source.split(",")
+    return sample_evenly([example for name in sources for example in _load_source(name, split)], limit)
+
+
+def _load_source(source: str, split: str) -> list[Example]:
+    name, _, argument = source.partition(":")
+    hub_names = [task.name for task in tasks().values() if task.hub is not None]
+    synthetic_names = [task.name for task in tasks().values() if task.written is not None]
+    if Path(source).is_file():
+        loaded = list(read_examples(Path(source)))
+    elif source in hub_names:
+        loaded = tasks()[source].load(split=split)
+    elif name in synthetic_names and re.fullmatch(r"\d+(:\d+)?", argument):
+        count, _, seed = argument.partition(":")
+        loaded = tasks()[name].load(split=split, count=int(count), seed=int(seed or 0)) if int(count) else []
+    elif name == CONDENSED and Path(argument).is_file():
+        from .condense import condense
+
+        loaded = condense(list(read_examples(Path(argument))))
+    else:
+        names = ", ".join((*hub_names, *(f"{name}:2000" for name in synthetic_names)))
+        missing = argument if name == CONDENSED else source
+        raise InputError(
+            f"no file {missing!r}, and no dataset of that name; expected a JSONL file, {CONDENSED}:FILE, or one of: "
+            f"{names}"
+        )
+    if not loaded:
+        expected = "at least one, as facts:2000" if name in synthetic_names else f"lines, each {SHAPES}"
+        raise InputError(f"{source} has no examples; expected {expected}")
+    return loaded

@@ -1,0 +1,282 @@
+"""The background worker without HTTP: priorities, resuming, other models, failures, and a full disk."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import threading
+import time
+from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import make_book, make_tokenizer
+from tiny_causal_models import tiny_decoder
+from tiny_models import WINDOW, make
+
+from unlimiformer import Memory, Unlimiformer
+from unlimiformer.errors import StorageError
+from unlimiformer.memory.encode import encode_windows
+from unlimiformer.qa import QuestionFormat
+from unlimiformer.server import BackgroundWorker, DocumentStore, Limits
+from unlimiformer.server.priority_lock import PriorityLock
+
+
+def wrap_t5(**settings):
+    return Unlimiformer(make("t5"), make_tokenizer(), window=WINDOW, top_k=9, **settings)
+
+
+@contextmanager
+def running_worker(folder, wrapped=None, **options):
+    worker = BackgroundWorker(
+        wrapped or wrap_t5(), QuestionFormat("decoder", "{question}"), DocumentStore(folder), Limits(), **options
+    )
+    try:
+        yield worker
+    finally:
+        worker.close()
+
+
+def add_document(worker, text, name="a book"):
+    document = worker.documents.add(name, text)
+    worker.wake_up()
+    return document
+
+
+def wait_for(condition, description, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds} s: {description}"
+        time.sleep(0.005)
+
+
+def wait_for_state(worker, document, state="ready"):
+    wait_for(lambda: worker.documents.get(document.id).state == state, f"{state}: {worker.documents.all()}")
+    return worker.documents.get(document.id)
+
+
+def answer(worker, document, question="w3"):
+    return worker.answer(document, question, lambda text: None, threading.Event(), new_tokens=3)
+
+
+def test_answers_have_priority_over_indexing():
+    """An answer that arrives while a document is indexed does not wait for the end of the document."""
+    order, lock = [], PriorityLock()
+    indexing = threading.Event()
+
+    def index():
+        with lock.for_indexing():
+            indexing.set()
+            wait_for(lambda: lock.waiting_answers, "an answer that waits")
+            lock.yield_to_answers()
+            order.append("indexed")
+
+    thread = threading.Thread(target=index)
+    thread.start()
+    assert indexing.wait(10)
+    with lock.for_answer(threading.Event()):
+        order.append("answered")
+    thread.join()
+    assert order == ["answered", "indexed"]
+
+
+def test_indexing_resumes_after_close(tmp_path, monkeypatch):
+    yield_to_answers = PriorityLock.yield_to_answers
+    with monkeypatch.context() as patch:
+        patch.setattr(PriorityLock, "yield_to_answers", lambda self: time.sleep(0.05))  # slow enough to be closed
+        with running_worker(tmp_path) as worker:
+            document = add_document(worker, make_book(900))
+            wait_for(lambda: worker.progress(document)[0] > 8, "some windows")
+        assert worker.documents.get(document.id).state == "waiting"
+        assert worker.progress(document)[0] < worker.progress(document)[1]
+    calls = []
+    monkeypatch.setattr(
+        PriorityLock, "yield_to_answers", lambda self: (calls.append(worker.progress(document)), yield_to_answers(self))
+    )
+    with running_worker(tmp_path) as worker:
+        wait_for_state(worker, document)
+    assert calls[0][0] > 4, "not from the beginning"
+
+
+def test_documents_of_another_model_are_indexed_again(tmp_path):
+    with running_worker(tmp_path) as worker:
+        document = add_document(worker, make_book())
+        wait_for_state(worker, document)
+        answer(worker, document)
+    causal = Unlimiformer(tiny_decoder("llama"), make_tokenizer(), window=64, top_k=12, block=4)
+    indexed = []
+    index = causal.index
+    causal.index = lambda *arguments, **options: indexed.append(index(*arguments, **options)) or indexed[-1]
+    with running_worker(tmp_path, causal) as worker:
+        wait_for(lambda: indexed, "a new memory")
+        wait_for_state(worker, document)
+        assert answer(worker, document).text, "the new memory is used, not the one that was open"
+
+
+def test_refused_upload_leaves_no_files(tmp_path, monkeypatch):
+    documents = DocumentStore(tmp_path)
+
+    def refuse(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+    with pytest.raises(OSError, match="No space left"):
+        documents.add("a book", make_book())
+    assert not list(tmp_path.iterdir()) and not documents.all()
+
+
+def test_failed_document_does_not_stop_others(tmp_path, monkeypatch):
+    with running_worker(tmp_path) as worker:
+        index = worker.wrapped.index
+
+        def fail_for_bad_text(text, **options):
+            if "bad" in text.read_text():
+                raise RuntimeError("no luck")
+            return index(text, **options)
+
+        monkeypatch.setattr(worker.wrapped, "index", fail_for_bad_text)
+        bad, good = add_document(worker, "bad w1"), add_document(worker, "w2 w3")
+        wait_for_state(worker, good)
+        assert worker.documents.get(bad.id).state == "failed"
+        assert worker.documents.get(bad.id).error == "RuntimeError: no luck"
+
+
+def test_unexpected_error_at_startup_does_not_end_the_thread(tmp_path, monkeypatch):
+    with running_worker(tmp_path) as worker:
+        document = add_document(worker, make_book())
+        wait_for_state(worker, document)
+
+    def fail(*_, **__):
+        raise RuntimeError("unexpected")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Memory, "load", fail)
+        with running_worker(tmp_path) as worker:
+            wait_for_state(worker, document, "failed")
+            assert worker.documents.get(document.id).error == "RuntimeError: unexpected"
+            patch.undo()
+            other = add_document(worker, "w2 w3")
+            wait_for_state(worker, other)
+    with running_worker(tmp_path) as worker:  # what failed is tried again at the next start
+        wait_for_state(worker, document)
+
+
+class SmallDisk:
+    """A file system of 2 MB."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        folder.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder], check=True, capture_output=True)
+
+    def fill(self, free_bytes):
+        available = os.statvfs(self.folder).f_bavail * os.statvfs(self.folder).f_bsize
+        (self.folder / "filler").write_bytes(bytes(available - free_bytes))
+
+    def empty(self):
+        (self.folder / "filler").unlink()
+
+    def close(self):
+        subprocess.run(["umount", "--lazy", self.folder], check=True)
+
+
+class PatchedDisk:
+    """Any file system, with an `os.fsync` that reports a full disk after some calls: where mounting is not allowed."""
+
+    def __init__(self, folder, monkeypatch):
+        self.folder = folder
+        folder.mkdir()
+        self._monkeypatch, self._fsync, self._calls_left = monkeypatch, os.fsync, 0
+
+    def _refuse(self, file):
+        if self._calls_left == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._calls_left -= 1
+        self._fsync(file)
+
+    def fill(self, free_bytes):
+        self._calls_left = free_bytes // 10_000
+        self._monkeypatch.setattr(os, "fsync", self._refuse)
+
+    def empty(self):
+        self._monkeypatch.setattr(os, "fsync", self._fsync)
+
+    def close(self):
+        self.empty()
+
+
+@pytest.fixture(params=["mounted", "patched"])
+def disk(request, tmp_path, monkeypatch):
+    """A disk that can be filled; never skipped, since the second kind works everywhere."""
+    try:
+        disk = SmallDisk(tmp_path / "disk") if request.param == "mounted" else None
+    except (OSError, subprocess.CalledProcessError):
+        (tmp_path / "disk").rmdir()
+        disk = None
+    disk = disk or PatchedDisk(tmp_path / "disk", monkeypatch)
+    yield disk
+    disk.close()
+
+
+def count_encoded_windows(monkeypatch):
+    """Count how often each window, by its first stored token, is encoded from now on."""
+    windows = Counter()
+
+    def count(*args, **kwargs):
+        for chunks in encode_windows(*args, **kwargs):
+            windows.update(chunk.start for chunk in chunks)
+            yield chunks
+
+    monkeypatch.setattr("unlimiformer.memory.indexer.encode_windows", count)
+    return windows
+
+
+def test_full_disk_keeps_partial_work(disk, monkeypatch):
+    """A document waits while the disk is full, keeps its partial memory, and continues when there is room again."""
+    text, wrapped = make_book(4000), wrap_t5()
+    windows = count_encoded_windows(monkeypatch)
+    with running_worker(disk.folder / "documents", wrapped, retry_seconds=0.05) as worker:
+        disk.fill(free_bytes=400_000)  # the text and its tokens fit, the states of all windows do not
+        document = add_document(worker, text)
+        wait_for(lambda: worker.documents.get(document.id).error, "the first refusal")
+        journal = worker.documents.memory_path(document) / "partial" / "journal.json"
+        done = json.loads(journal.read_text())["done"]
+        states = set()
+        for _ in range(50):
+            states.add(worker.documents.get(document.id).state)
+            time.sleep(0.01)
+        assert states <= {"waiting", "reading"}, "it is tried again and never fails"
+        assert json.loads(journal.read_text())["done"] == done > 0, "the partial memory is kept"
+        wait_for(lambda: "No space left" in (worker.documents.get(document.id).error or ""), "the reason")
+        disk.empty()
+        ready = wait_for_state(worker, document)
+        assert ready.error is None and ready.tokens == 4002
+        repeated = [window for window, count in windows.items() if count > 1]
+        assert len(repeated) <= wrapped.config.batch_size, "only the batch in flight is encoded again"
+        stored = Memory.load(worker.documents.memory_path(document))
+        assert len(windows) == stored.windows > done
+        expected = wrap_t5().index(text)
+        assert torch.equal(stored.store.all_states(), expected.store.all_states())
+        assert answer(worker, ready).text
+
+
+def test_refused_document_does_not_hold_up_others(tmp_path, monkeypatch):
+    with running_worker(tmp_path, retry_seconds=0.05) as worker:
+        index = worker.wrapped.index
+
+        def refuse_large_text(text, **options):
+            if text.stat().st_size > 1000:
+                raise StorageError("the disk is full")
+            return index(text, **options)
+
+        monkeypatch.setattr(worker.wrapped, "index", refuse_large_text)
+        large = add_document(worker, make_book(4000))
+        wait_for(lambda: worker.documents.get(large.id).error, "the first refusal")
+        small = add_document(worker, make_book(20))
+        wait_for_state(worker, small)
+        refused = wait_for_state(worker, large, "waiting")
+        assert refused.error == "storage is not available (the disk is full); trying again"
