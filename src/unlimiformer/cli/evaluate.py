@@ -45,7 +45,7 @@ def evaluate(
     generation: dict[str, Any],
     model: Model = DEFAULT_MODEL,
     task: Task = "jsonl",
-    method: Annotated[str, typer.Option(help="unlimiformer, truncate, sled or memorizing.")] = "unlimiformer",
+    method: Annotated[str, typer.Option(help="unlimiformer, truncate, bm25, sled or memorizing.")] = "unlimiformer",
     data: Data = None,
     split: Split = "validation",
     examples: Examples = None,

@@ -1,6 +1,7 @@
-"""The methods that an evaluation compares: ours, the truncated plain model, and the paper's baselines.
+"""The methods that an evaluation compares: ours, the truncated plain model, word search, and the paper's baselines.
 
-All are settings of one wrapped model: SLED attends to every token, Memorizing Transformers retrieve in one layer.
+All use one wrapped model: SLED attends to every token, Memorizing Transformers retrieve in one layer, and word search
+gives the plain model the passages that BM25 finds.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from ..engines.seq2seq.attention import memorizing_layer
 from ..errors import InputError
 from ..model import Unlimiformer
 from ..qa import DocumentQA, QuestionFormat, answer_batch
+from .bm25 import BM25Search
 
-METHODS = ("unlimiformer", "truncate", "sled", "memorizing")
+METHODS = ("unlimiformer", "truncate", "bm25", "sled", "memorizing")
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class Answerer:
                 f"focus is {config.focus} and questions stand before every window; it is for questions in the decoder"
             )
         self._qa: DocumentQA | None = None
+        self._search: BM25Search | None = None
 
     @property
     def batched(self) -> bool:
@@ -66,6 +69,8 @@ class Answerer:
     def answers(self, items: Sequence[Item]) -> list[str]:
         """One answer per item, in order."""
         with self.wrapped.engine.full_attention() if self.method == "sled" else nullcontext():
+            if self.method == "bm25":
+                return [self._answer_from_passages(item) for item in items]
             return self._answer_batch(items) if self.batched else [self._answer(item) for item in items]
 
     def _answer_batch(self, items: Sequence[Item]) -> list[str]:
@@ -75,6 +80,19 @@ class Answerer:
         documents, questions = [item.document for item in items], [item.question for item in items]
         answers = answer_batch(self.wrapped, documents, questions, self._format, **self._generation)
         return [answer.text for answer in answers]
+
+    def _answer_from_passages(self, item: Item) -> str:
+        """Answer of the plain model that sees as many tokens of the document as ours retrieves, chosen by BM25."""
+        engine = self.wrapped.engine
+        if self._search is None or self._search.document != item.document:
+            self._search = BM25Search(item.document, self.wrapped.tokenizer)
+        budget = engine.top_k if engine.kind == "decoder-only" else engine.context_length
+        text, prompt = self._search.select(item.question, budget), None
+        if self.batched:
+            text = self._format.text(item.question) + text
+        else:
+            prompt = self._format.prompt(item.question, self.wrapped)
+        return engine.truncated_generate([text], [prompt], self._generation)[0]
 
     def _answer(self, item: Item) -> str:
         if self._qa is None or self._qa.source != item.document:
@@ -91,11 +109,12 @@ def _method_config(
     """The settings that make the wrapper this method."""
     if layer is not None and method != "memorizing":
         raise InputError(f"a layer was given; it is for method 'memorizing', and the method is {method!r}")
-    if method in ("unlimiformer", "truncate"):
+    if method in ("unlimiformer", "truncate", "bm25"):
         return config
     if not getattr(model.config, "is_encoder_decoder", False):
         raise InputError(
-            f"the method is {method!r} and {type(model).__name__} is decoder-only; expected unlimiformer or truncate"
+            f"the method is {method!r} and {type(model).__name__} is decoder-only; expected unlimiformer, truncate "
+            "or bm25"
         )
     if method == "sled":
         return config
