@@ -258,3 +258,9 @@ def make(name: str, seed: int = 0) -> Any:
 def random_ids(*shape: int, seed: int = 1) -> torch.Tensor:
     """Draw random token ids, none of them special."""
     return torch.randint(3, VOCABULARY - 2, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def long_input(length: int) -> dict[str, torch.Tensor]:
+    """Random token ids (1, length) and their mask, as a tokenizer returns them."""
+    ids = random_ids(1, length)
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import UnlimiformerError
-from ..hub.loading import quiet_libraries
+from ..utils.quiet import quiet_libraries
 from .documents import Document
 from .job import Job, ResultRow
 

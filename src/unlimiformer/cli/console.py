@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from ..hub.loading import quiet_libraries as quiet_libraries
 from ..utils.files import atomic_write, friendly_os_errors
+from ..utils.quiet import quiet_libraries as quiet_libraries
 
 if TYPE_CHECKING:
     from ..memory.encode import Progress

@@ -32,14 +32,14 @@ class BM25Search:
 
     def select(self, question: str | None, budget: int) -> str:
         """The best passages in document order, together at most `budget` tokens; without a question, the first ones."""
-        selected, tokens = [], 0
-        for position in self._rank(question):
+        ranking, selected, tokens = self._rank(question), [], 0
+        for position in ranking:
             if tokens + self._passages[position].tokens > budget:
                 break
             selected.append(position)
             tokens += self._passages[position].tokens
         if not selected:  # the best passage alone is too long
-            return truncate_text(self._passages[self._rank(question)[0]].text, self._tokenizer, budget)
+            return truncate_text(self._passages[ranking[0]].text, self._tokenizer, budget)
         return "\n".join(self._passages[position].text for position in sorted(selected))
 
     def _rank(self, question: str | None) -> list[int]:

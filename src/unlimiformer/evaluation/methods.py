@@ -87,12 +87,8 @@ class Answerer:
         if self._search is None or self._search.document != item.document:
             self._search = BM25Search(item.document, self.wrapped.tokenizer)
         budget = engine.top_k if engine.kind == "decoder-only" else engine.context_length
-        text, prompt = self._search.select(item.question, budget), None
-        if self.batched:
-            text = self._format.text(item.question) + text
-        else:
-            prompt = self._format.prompt(item.question, self.wrapped)
-        return engine.truncated_generate([text], [prompt], self._generation)[0]
+        passages = self._search.select(item.question, budget)
+        return DocumentQA(self.wrapped, passages, self._format).ask_truncated(item.question, **self._generation)
 
     def _answer(self, item: Item) -> str:
         if self._qa is None or self._qa.source != item.document:

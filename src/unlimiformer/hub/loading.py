@@ -7,7 +7,6 @@ match the model: transformers would fill what is missing with random numbers.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shutil
 import tempfile
@@ -22,7 +21,7 @@ from typing import Any
 from ..errors import InputError, UnlimiformerError, UnsupportedModelError
 from ..utils.files import cache_folder
 from ..utils.optional import require
-from ..utils.quiet import NOISY_LOGGERS, without_notices
+from ..utils.quiet import without_notices
 from .cache import find_model
 
 _ADAPTER = "adapter_config.json"
@@ -92,17 +91,6 @@ def usable_device(name: str) -> Any:
         return device
     except (RuntimeError, AssertionError) as error:
         raise InputError(f"device is {name!r} and cannot be used ({error}); try cpu") from None
-
-
-def quiet_libraries() -> None:
-    """Keep notices of other libraries out of a user's terminal."""
-    warnings.filterwarnings("ignore")
-    from transformers.utils import logging as transformers_logging
-
-    for name in NOISY_LOGGERS:
-        logging.getLogger(name).setLevel(logging.ERROR)
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
 
 
 def _load(path: str, options: LoadOptions) -> tuple[Any, Any]:

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-NOISY_LOGGERS = ("torchao", "transformers", "torch", "torch.utils._pytree")
+_NOISY_LOGGERS = ("torchao", "transformers", "torch", "torch.utils._pytree")
 
 
 @contextmanager
@@ -15,7 +15,7 @@ def without_notices() -> Iterator[None]:
     """Show only errors of torch, torchao and transformers inside the block."""
     import torch.utils._pytree  # noqa: F401 (its logger is configured when it is imported)
 
-    loggers = [logging.getLogger(name) for name in NOISY_LOGGERS]
+    loggers = [logging.getLogger(name) for name in _NOISY_LOGGERS]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.ERROR)
@@ -26,3 +26,15 @@ def without_notices() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
+
+
+def quiet_libraries() -> None:
+    """Keep notices of other libraries out of a user's terminal."""
+    warnings.filterwarnings("ignore")
+    import torch.utils._pytree  # noqa: F401 (its logger is configured when it is imported)
+    from transformers.utils import logging as transformers_logging
+
+    for name in _NOISY_LOGGERS:
+        logging.getLogger(name).setLevel(logging.ERROR)
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()

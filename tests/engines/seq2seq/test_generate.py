@@ -5,23 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 from reference import concatenated_states, encoded, logits_over
-from tiny_models import WINDOW, make, random_ids
+from tiny_models import WINDOW, long_input, random_ids
 from transformers.generation.streamers import BaseStreamer
 
 from unlimiformer import Unlimiformer
 
 LENGTH = 150
 ALL = 10**6
-
-
-@pytest.fixture(params=["bart", "t5"])
-def model(request):
-    return make(request.param)
-
-
-def _long_input() -> dict[str, torch.Tensor]:
-    ids = random_ids(1, LENGTH)
-    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 
 def _greedy_by_hand(model, states, steps: int) -> list[int]:
@@ -35,7 +25,7 @@ def _greedy_by_hand(model, states, steps: int) -> list[int]:
 
 
 def test_greedy_equals_full_attention_step_by_step(model):
-    inputs = _long_input()
+    inputs = long_input(LENGTH)
     expected = _greedy_by_hand(model, concatenated_states(model, inputs["input_ids"][0], WINDOW), 6)
     with Unlimiformer(model, window=WINDOW, top_k=ALL):
         out = model.generate(**inputs, max_new_tokens=6, min_new_tokens=6, do_sample=False, num_beams=1)
@@ -60,7 +50,7 @@ def test_greedy_equals_full_attention_step_by_step(model):
 )
 def test_every_mode_equals_full_attention(model, settings):
     """With everything retrieved, each mode must choose the tokens that it chooses over the concatenated states."""
-    inputs = _long_input()
+    inputs = long_input(LENGTH)
     states = concatenated_states(model, inputs["input_ids"][0], WINDOW)
     settings = {"max_new_tokens": 7, "min_new_tokens": 4, **settings}
     if "max_length" in settings:
@@ -88,7 +78,7 @@ def test_scores_and_streaming(model):
     streamer = _RecordingStreamer()
     with Unlimiformer(model, window=WINDOW, top_k=8):
         out = model.generate(
-            **_long_input(),
+            **long_input(LENGTH),
             max_new_tokens=5,
             min_new_tokens=5,
             do_sample=False,
@@ -105,15 +95,15 @@ def test_scores_and_streaming(model):
 def test_minimum_and_maximum_length_are_respected(model):
     with Unlimiformer(model, window=WINDOW, top_k=8):
         for minimum, maximum in ((3, 3), (5, 9)):
-            out = model.generate(**_long_input(), min_new_tokens=minimum, max_new_tokens=maximum, do_sample=False)
+            out = model.generate(**long_input(LENGTH), min_new_tokens=minimum, max_new_tokens=maximum, do_sample=False)
             assert minimum <= out.shape[1] - 1 <= maximum
 
 
 def test_output_attentions_does_not_break_generation(model):
     settings = {"max_new_tokens": 3, "do_sample": False}
     with Unlimiformer(model, window=WINDOW, top_k=8):
-        plain = model.generate(**_long_input(), **settings)
-        out = model.generate(**_long_input(), **settings, output_attentions=True, return_dict_in_generate=True)
+        plain = model.generate(**long_input(LENGTH), **settings)
+        out = model.generate(**long_input(LENGTH), **settings, output_attentions=True, return_dict_in_generate=True)
     assert torch.equal(out.sequences, plain)
 
 
@@ -121,12 +111,12 @@ def test_output_attentions_does_not_break_generation(model):
 def test_generation_inside_inference_mode(model, mode):
     settings = {"max_new_tokens": 4, "min_new_tokens": 4, "do_sample": False}
     with Unlimiformer(model, window=WINDOW, top_k=8) as u:
-        expected = model.generate(**_long_input(), **settings)
+        expected = model.generate(**long_input(LENGTH), **settings)
         memory = u.index(random_ids(1, LENGTH)[0])
         expected_from_memory = u.generate(memory, **settings).sequences
         assert torch.equal(expected_from_memory, expected), "both have the same input"
         with mode():
-            assert torch.equal(model.generate(**_long_input(), **settings), expected)
+            assert torch.equal(model.generate(**long_input(LENGTH), **settings), expected)
             assert torch.equal(u.generate(memory, **settings).sequences, expected_from_memory)
             assert torch.equal(u.generate(u.index(random_ids(1, LENGTH)[0]), **settings).sequences, expected)
 

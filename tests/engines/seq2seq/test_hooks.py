@@ -5,23 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 from reference import concatenated_states, differentiable_states, encoded, logits_over, relative
-from tiny_models import WINDOW, make, random_ids
+from tiny_models import WINDOW, long_input, make, random_ids
 
 from unlimiformer import Unlimiformer, UnlimiformerError
 from unlimiformer.text.windows import plan_windows
 
 LENGTH = 150
 ALL = 10**6
-
-
-@pytest.fixture(params=["bart", "t5"])
-def model(request):
-    return make(request.param)
-
-
-def _long_input() -> dict[str, torch.Tensor]:
-    ids = random_ids(1, LENGTH)
-    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 
 def _gradients(model) -> dict[str, torch.Tensor]:
@@ -32,7 +22,7 @@ def _gradients(model) -> dict[str, torch.Tensor]:
 
 
 def test_labels_give_the_loss_over_the_long_input(model):
-    inputs, labels = _long_input(), random_ids(1, 6, seed=9)
+    inputs, labels = long_input(LENGTH), random_ids(1, 6, seed=9)
     states = concatenated_states(model, inputs["input_ids"][0], WINDOW)
     with Unlimiformer(model, window=WINDOW, top_k=ALL), torch.no_grad():
         got = model(**inputs, labels=labels)
@@ -44,7 +34,7 @@ def test_labels_give_the_loss_over_the_long_input(model):
 
 def test_gradients_reach_encoder_and_decoder(model):
     """Every parameter's gradient equals that of full attention over the concatenated states."""
-    inputs, labels = _long_input(), random_ids(1, 6, seed=9)
+    inputs, labels = long_input(LENGTH), random_ids(1, 6, seed=9)
     with Unlimiformer(model, window=WINDOW, top_k=ALL):
         model(**inputs, labels=labels).loss.backward()
     got = _gradients(model)
@@ -58,7 +48,7 @@ def test_gradients_reach_encoder_and_decoder(model):
 
 def test_gradients_of_key_and_value_projections_alone(model):
     """They must not be lost when neither queries nor states require gradients."""
-    inputs, labels = _long_input(), random_ids(1, 6, seed=9)
+    inputs, labels = long_input(LENGTH), random_ids(1, 6, seed=9)
     cross_attention = [n for n, _ in model.named_parameters() if "encoder_attn" in n or "EncDecAttention" in n]
     trained = [n for n in cross_attention if any(f".{p}." in n for p in ("k_proj", "v_proj", "k", "v"))]
     assert len(trained) >= 4
@@ -97,7 +87,7 @@ def test_wrapping_twice_is_refused_and_changes_nothing(model):
     with Unlimiformer(model, window=WINDOW):
         with pytest.raises(UnlimiformerError, match="wrapped already"):
             Unlimiformer(model, window=WINDOW)
-        assert model.generate(**_long_input(), max_new_tokens=2).shape[0] == 1
+        assert model.generate(**long_input(LENGTH), max_new_tokens=2).shape[0] == 1
     assert not any("forward" in module.__dict__ for module in model.modules())
 
 
