@@ -89,8 +89,8 @@ def answer_all(
         with Unlimiformer(model, tokenizer, **settings) as u:
             for text, document_questions in questions.items():
                 if truncated:
-                    ask = u.engine.truncated(text, new_tokens).ask
-                    answers += [ask(question, **generation) for question in document_questions]
+                    texts = [text] * len(document_questions)
+                    answers += u.engine.truncated_generate(texts, document_questions, generation)
                     continue
                 key = (text, str(u.engine.layout))
                 if key not in memories:

@@ -30,7 +30,9 @@ def generate(u: Unlimiformer, prefix: Any, document: Any, suffix: Any, **generat
     prefixes, documents, suffixes = (part if isinstance(part, list) else [part] for part in (prefix, document, suffix))
     sources = [TokenizedInput(ids, before, {}) for ids, before in zip(documents, prefixes, strict=True)]
     memories = u.engine.indexer.index_inputs(sources)
-    queries = [Query(memory, PromptSuffix(ids, ids, ids[:0])) for memory, ids in zip(memories, suffixes, strict=True)]
+    queries = [
+        Query(memory, PromptSuffix(ids, ids, ids[:0], "w1?")) for memory, ids in zip(memories, suffixes, strict=True)
+    ]
     with torch.no_grad():
         return u.engine.answer(queries, generation)
 

@@ -14,7 +14,7 @@ def test_answers_and_plot(tokenizer, book, tmp_path):
     answers = list(ask(wrapped, book, ["w1 w2", "w3"], QuestionFormat(form="w9 {question} w8")))
     assert [answer.question for answer in answers] == ["w1 w2", "w3"]
     for answer in answers:
-        assert answer.truncated != answer.unlimited
+        assert answer.truncated != answer.unlimited and answer.word_search
         assert 1 <= len(answer.passages) <= 2
         figures = answer.figures()
         assert figures["source_tokens"] > 200 and figures["memory_bytes"] > 0

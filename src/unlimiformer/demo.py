@@ -1,4 +1,4 @@
-"""The demo: ask one model questions about a long text, with truncated and with unlimited input.
+"""The demo: ask one model questions about a long text, and compare with what the plain model answers.
 
 This module asks and measures; the command line prints the results.
 """
@@ -10,10 +10,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from .evaluation.methods import Answerer, Item
 from .memory.encode import Progress
 from .model import Output, Unlimiformer
 from .provenance.provenance import Passage
-from .qa import Answer, DocumentQA, QuestionFormat
+from .qa import DocumentQA, QuestionFormat
 from .utils.plotting import pyplot
 
 _BEAMS = 4  # a greedy copy of a long number may lose a digit
@@ -21,36 +22,27 @@ _BEAMS = 4  # a greedy copy of a long number may lose a digit
 
 @dataclass(frozen=True)
 class DemoAnswer:
-    """Two answers to one question, with truncated and with unlimited input, and the passages behind the second."""
+    """Three answers to one question, and the passages behind the last.
+
+    Parameters
+    ----------
+    truncated : of the plain model, from the first window of the text.
+    word_search : of the plain model, from the passages that share most words with the question (BM25).
+    unlimited : ours, from the whole text.
+    window : number of tokens that the truncated model sees.
+    """
 
     question: str
     truncated: str
+    word_search: str
     unlimited: str
     passages: list[Passage]
     window: int
     source_tokens: int
     memory_bytes: int
-    encode_seconds: float
+    index_seconds: float
     answer_seconds: float
     output: Output
-
-    @classmethod
-    def from_answers(
-        cls, question: str, truncated: str, unlimited: Answer, passages: list[Passage], window: int
-    ) -> DemoAnswer:
-        """Combine the two answers; `window` is the number of tokens that the truncated model sees."""
-        return cls(
-            question=question,
-            truncated=truncated.strip(),
-            unlimited=unlimited.text.strip(),
-            passages=passages,
-            window=window,
-            source_tokens=len(unlimited.output.memory),
-            memory_bytes=unlimited.output.memory.nbytes,
-            encode_seconds=unlimited.index_seconds,
-            answer_seconds=unlimited.answer_seconds,
-            output=unlimited.output,
-        )
 
     def figures(self) -> dict[str, Any]:
         """Return all fields without the tensors, for JSON."""
@@ -62,19 +54,32 @@ def ask(
     wrapped: Unlimiformer,
     text: str,
     questions: Sequence[str],
-    asking: QuestionFormat | None = None,
+    question_format: QuestionFormat | None = None,
     progress: Progress | None = None,
 ) -> Iterator[DemoAnswer]:
-    """Ask each question twice: about as much of the text as the plain model sees, and about all of it."""
-    settings: dict[str, Any] = {"max_new_tokens": 24, "do_sample": False}
-    qa = DocumentQA(wrapped, text, asking or QuestionFormat(form="{question}"))
-    settings["num_beams"] = _BEAMS if qa.question_in_decoder else 1
+    """Ask each question in three ways."""
+    question_format = question_format or QuestionFormat(form="{question}")
+    qa = DocumentQA(wrapped, text, question_format)
+    generation: dict[str, Any] = {"do_sample": False, "num_beams": _BEAMS if qa.question_in_decoder else 1}
+    truncated, word_search = (Answerer(wrapped, question_format, generation, method) for method in ("truncate", "bm25"))
     for question in questions:
-        truncated = qa.ask_truncated(question, **settings)
-        answer = qa.ask(question, progress, provenance=True, **settings)
+        item = Item(question, text, question, ())
+        answer = qa.ask(question, progress, provenance=True, **generation)
         assert answer.output.provenance is not None, "requested by provenance=True"
-        passages = answer.output.provenance.passages(2, 40)
-        yield DemoAnswer.from_answers(question, truncated, answer, passages, qa.context_length)
+        memory = answer.output.memory
+        yield DemoAnswer(
+            question,
+            truncated=truncated.answers([item])[0].text.strip(),
+            word_search=word_search.answers([item])[0].text.strip(),
+            unlimited=answer.text.strip(),
+            passages=answer.output.provenance.passages(2, 40),
+            window=wrapped.engine.window,
+            source_tokens=len(memory),
+            memory_bytes=memory.nbytes,
+            index_seconds=answer.index_seconds,
+            answer_seconds=answer.answer_seconds,
+            output=answer.output,
+        )
 
 
 def draw(answers: Sequence[DemoAnswer], path: Path, title: str) -> None:

@@ -34,6 +34,7 @@ class Output:
     memory : the memory that was attended to.
     prompt_length : number of tokens at the beginning of each sequence that were given, not generated.
     provenance : where the first answer came from, if it was requested.
+    selected : (m,) rows of the memory that a decoder-only model saw; None if every head retrieved its own.
     """
 
     texts: tuple[str, ...]
@@ -42,6 +43,7 @@ class Output:
     memory: Memory
     prompt_length: int = 0
     provenance: Provenance | None = None
+    selected: Tensor | None = None
 
     @property
     def text(self) -> str:
@@ -199,14 +201,14 @@ class Unlimiformer:
         sequences, prompt_length, provenance = generated.sequences, generated.prompt_length, generated.provenance
         if self.tokenizer is None:
             empty = ("",) * sequences.shape[0]
-            return Output(empty, empty, sequences, memory, prompt_length, provenance)
+            return Output(empty, empty, sequences, memory, prompt_length, provenance, generated.selected)
         texts = tuple(self.tokenizer.batch_decode(sequences, skip_special_tokens=True))
         answers = texts
         if prompt_length:
             answers = tuple(self.tokenizer.batch_decode(sequences[:, prompt_length:], skip_special_tokens=True))
         if provenance is not None:
             provenance = provenance.with_tokens(pieces(self.tokenizer, sequences[0, prompt_length:].tolist()))
-        return Output(texts, answers, sequences, memory, prompt_length, provenance)
+        return Output(texts, answers, sequences, memory, prompt_length, provenance, generated.selected)
 
 
 def _base_model(model: Any) -> Any:

@@ -29,7 +29,7 @@ def test_a_memory_and_standard_input(llama_folder, book_file, book, tmp_path):
     memory = str(tmp_path / "book.memory")
     run("index", book_file, "-o", memory, "--model", llama_folder, *SETTINGS)
     results = [
-        run("ask", memory, "w3", *options),
+        run("ask", memory, "w3", *options, "--top-k", "64"),
         run("ask", book_file, "w3", *options, *SETTINGS),
         run("ask", "-", "w3", *options, *SETTINGS, stdin=book.encode()),
     ]

@@ -38,7 +38,9 @@ def test_a_decoder_only_model(llama_folder, book_file):
     done = run("generate", book_file, "--model", llama_folder, "--prompt", "w5", *LLAMA)
     assert all(word.startswith(b"w") for word in done.stdout.split())
     assert b"6 tokens at" in b" ".join(done.stderr.split())
-    assert "no prompt" in error_line("generate", book_file, "--model", llama_folder, *LLAMA)
+    summary = run("generate", book_file, "--model", llama_folder, *LLAMA).stdout
+    asked = run("generate", book_file, "--model", llama_folder, "--prompt", "Summarize the text.", *LLAMA).stdout
+    assert summary == asked != done.stdout
 
 
 def test_provenance_as_json(t5_folder, book_file, tmp_path):

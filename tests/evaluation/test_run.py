@@ -56,7 +56,8 @@ def _answers(folder):
 
 
 def test_methods_answer_as_the_wrapper_does(model, data, tmp_path):
-    for method in METHODS:
+    methods = [method for method in METHODS if method != "full"]  # it is for decoder-only models
+    for method in methods:
         config = {} if method == "sled" else {"top_k": 8}
         evaluate(_settings(model, data, method=method, config=config), tmp_path / method)
     rows = _read(tmp_path / "unlimiformer" / run.PREDICTIONS)
@@ -69,9 +70,9 @@ def test_methods_answer_as_the_wrapper_does(model, data, tmp_path):
                 document, question = lines[row["question"]]["document"], row["question"]
                 output = wrapped.generate(document, prefix=f"{question} w9", max_new_tokens=6, do_sample=False)
                 assert answers[question] == output.text
-    others = [method for method in METHODS if method != "bm25"]  # these documents are one passage: as truncated
-    by_method = [sorted(_answers(tmp_path / method).values()) for method in others]
-    assert len(set(map(json.dumps, by_method))) == 4, "all methods differ on this data"
+    methods.remove("bm25")  # these documents are one passage: as truncated
+    by_method = [sorted(_answers(tmp_path / method).values()) for method in methods]
+    assert len(set(map(json.dumps, by_method))) == 5, "all methods differ on this data"
     assert _answers(tmp_path / "bm25") == _answers(tmp_path / "truncate")
 
 
@@ -308,6 +309,8 @@ def test_decoder_only_model(tokenizer, data, tmp_path):
     assert ours.keys == plain.keys and _answers(tmp_path / "ours") != _answers(tmp_path / "plain")
     beams = evaluate(_settings(folder, data, method="truncate", beams=3, **changes), tmp_path / "beams")
     assert beams.keys == plain.keys
+    full = evaluate(_settings(folder, data, method="full", **changes), tmp_path / "full")
+    assert full.keys == plain.keys and _answers(tmp_path / "full") != _answers(tmp_path / "plain")
     with pytest.raises(UnlimiformerError, match="the method is 'memorizing' and LlamaForCausalLM is decoder-only"):
         evaluate(_settings(folder, data, method="memorizing", **changes), tmp_path / "memorizing")
     with pytest.raises(
@@ -321,7 +324,7 @@ def test_result_carries_settings_and_versions(model, data, tmp_path):
     assert {"rouge1", "rouge2", "rougeL", "rouge", "exact_match"} == set(result.metrics)
     assert result.settings["config"] == {"top_k": 8} and result.settings["seeds"] == [0]
     assert {"unlimiformer", "torch", "transformers", "python"} <= set(result.versions)
-    assert result.seconds > 0 and result.peak_bytes > 0 and (result.task, result.task_version) == ("jsonl", 1)
+    assert result.seconds > 0 and result.peak_bytes > 0 and (result.task, result.task_version) == ("jsonl", 2)
     assert Result.read(tmp_path / "run") == result
 
 
@@ -335,6 +338,10 @@ def test_result_carries_settings_and_versions(model, data, tmp_path):
         ({"input_limit": 0}, "input_limit is 0"),
         ({"place": "margin"}, "place is 'margin'"),
         ({"layer": 1}, "a layer was given; it is for method 'memorizing'"),
+        (
+            {"method": "full"},
+            "the method is 'full' and BartForConditionalGeneration is an encoder–decoder, which reads",
+        ),
         ({"method": "sled"}, "top_k was given with method 'sled', which decides it"),
         ({"config": {"focus": 40}}, "focus is 40 and questions stand before every window"),
         ({"task": "poetry"}, "no task 'poetry'"),

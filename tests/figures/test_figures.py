@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import make_book, make_tokenizer, save
+from tiny_causal_models import tiny_decoder
 from tiny_models import WINDOW, make
 
 from unlimiformer import Unlimiformer
@@ -73,6 +74,12 @@ def test_time_is_measured_for_every_method_and_length(wrapped, book, tmp_path):
         (length, method) for length in (40, 90) for method in ("truncate", "unlimiformer", "sled")
     ]
     assert all(row["seconds"] > 0 for row in rows) and picture.exists() and len(_read_csv(data)) == 6
+
+
+def test_the_plain_decoder_only_model_is_timed_over_its_whole_context(tokenizer, book, tmp_path):
+    with Unlimiformer(tiny_decoder("llama"), tokenizer, window=32, top_k=8, block=4) as u:
+        rows, _ = timing.run(u, QuestionFormat(), book, (90,), 2, 1, tmp_path, lambda line: None)
+    assert [row["method"] for row in rows] == ["full", "unlimiformer"]
 
 
 def test_quality_evaluates_every_limit_and_continues(tmp_path):

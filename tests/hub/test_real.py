@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from unlimiformer import Unlimiformer, hub
+from unlimiformer.cli.options import DEFAULT_MODEL
 from unlimiformer.hub.loading import load
 from unlimiformer.qa import DocumentQA, QuestionFormat
 
@@ -40,6 +41,21 @@ def test_opus_mt_translates():
         output = wrapped.generate("我喜欢读书。" * 200, max_new_tokens=20)
         assert len(output.memory) > 512
         assert "read" in output.text.lower()
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence", "expected"),
+    [
+        ("opus-mt-en-fr", "The ship leaves before sunrise.", "part avant le lever du soleil"),
+        ("opus-mt-fr-en", "Le navire part avant le lever du soleil.", "The ship leaves before sunrise"),
+    ],
+)
+def test_opus_mt_translates_french(name, sentence, expected):
+    if not hub.is_cached(name):
+        pytest.skip(f"a large download; run: unlimiformer models get {name}")
+    model, tokenizer = load(name)
+    token_ids = model.generate(**tokenizer(sentence, return_tensors="pt"), max_new_tokens=30)
+    assert expected in tokenizer.decode(token_ids[0], skip_special_tokens=True)
 
 
 def test_smollm2_loads_with_transformers():
@@ -80,6 +96,19 @@ def test_flan_t5_small_answers_tells_similar_facts_apart():
             for texts in (answers, truncated)
         )
         assert correct >= 4 and guessed <= 2, (answers, truncated)
+
+
+def test_the_default_model_tells_similar_facts_apart():
+    """All six, from the passage that has the fact."""
+    hub.get_model(DEFAULT_MODEL)
+    text = _text_with_codes()
+    with Unlimiformer.from_pretrained(DEFAULT_MODEL) as wrapped:
+        qa = DocumentQA(wrapped, wrapped.index(text))
+        for place, code in CODES.items():
+            answer = qa.ask(f"What is the code of the vault in {place}?", provenance=True, do_sample=False)
+            assert answer.output.memory.windows > 2
+            assert str(code) in answer.text, (place, answer.text)
+            assert f"vault in {place}" in answer.quotes(1)[0]["text"]
 
 
 def test_smollm2_tells_similar_facts_apart():

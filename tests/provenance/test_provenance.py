@@ -10,7 +10,7 @@ from tiny_models import WINDOW, make
 
 from unlimiformer import Memory, Unlimiformer, UnlimiformerError
 from unlimiformer.datastore import ExactStore
-from unlimiformer.provenance.provenance import Provenance, split_sentences
+from unlimiformer.provenance.provenance import Provenance
 
 
 def _memory(tokens: int, with_offsets: bool = True) -> Memory:
@@ -49,12 +49,6 @@ def test_spans_have_their_text_and_passages(tokenizer, book):
     assert sentence.text == "".join(provenance.tokens)
     with pytest.raises(UnlimiformerError, match="the unit is 'page'; expected one of: token, sentence"):
         provenance.spans("page")
-
-
-def test_split_sentences():
-    text = "It is. Is it? 'Yes!' said no one"
-    assert [text[start:end] for start, end in split_sentences(text)] == ["It is.", " Is it?", " 'Yes!'", " said no one"]
-    assert split_sentences("  ") == []
 
 
 def test_json_and_histogram(tokenizer, book):

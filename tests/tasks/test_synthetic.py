@@ -10,7 +10,7 @@ import pytest
 from unlimiformer.errors import InputError
 from unlimiformer.tasks.definition import SyntheticSpec
 from unlimiformer.tasks.synthetic import (
-    DEMO_FACTS,
+    DEMO_FACT,
     NEEDLE_WORDINGS,
     WORDS,
     PlantedFact,
@@ -94,14 +94,15 @@ def test_needles_are_planted_in_order_of_depth():
         plant_needles(text, facts, 301, LineTokenizer())
 
 
-def test_demo_facts_are_planted_at_their_places():
+def test_facts_are_planted_at_their_places():
     text = "\n".join(f"line {i}" if i % 3 else "" for i in range(300))
-    with_facts = plant_facts(text, DEMO_FACTS)
-    for fact in DEMO_FACTS:
+    facts = [DEMO_FACT, PlantedFact(0.2, "The harbour master is called Duarte.", "What is he called?")]
+    with_facts = plant_facts(text, facts)
+    for fact in facts:
         start = with_facts.index(f"\n\n{fact.sentence}\n")
         assert abs(start / len(with_facts) - fact.place) < 0.06
     without_facts = "".join(with_facts.split())
-    for fact in DEMO_FACTS:
+    for fact in facts:
         without_facts = without_facts.replace("".join(fact.sentence.split()), "")
     assert without_facts == "".join(text.split())
     assert plant_facts("one line", [PlantedFact(0.9, "A.", "?")]).endswith("\nA.\n")

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from unlimiformer import UnlimiformerError
 from unlimiformer.text import tokenization
 from unlimiformer.text.sources import decode_utf8, iter_text
-from unlimiformer.text.tokenization import stream_tokens
+from unlimiformer.text.tokenization import cut_text, stream_tokens
 
 CORPUS = [
     "The quick brown fox jumps over the lazy dog, and the dog's not amused; it barks!",
@@ -132,3 +132,20 @@ def test_pieces_join_to_the_text_where_a_character_has_several_tokens():
             return bytes(ids).decode("utf-8", errors="replace")
 
     assert tokenization.pieces(ByteTokenizer(), list("a…b".encode())) == ["a", "", "", "…", "b"]
+
+
+def test_text_is_cut_into_pieces_of_so_many_tokens(tokenizer):
+    text = "w1 w2  w3 w4\nw5 w6 w7 "
+    assert cut_text(text, tokenizer, 3) == ["w1 w2  w3 ", "w4\nw5 w6 ", "w7 "]
+    assert cut_text(text, tokenizer, 7) == [text]
+
+    class Slow:
+        is_fast = False
+
+        def __call__(self, text, **_):
+            return {"input_ids": [ord(letter) for letter in text]}
+
+        def decode(self, ids):
+            return "".join(map(chr, ids))
+
+    assert cut_text("abcde", Slow(), 2) == ["ab", "cd", "e"]

@@ -29,7 +29,7 @@ from .options import (
     *("top_k", "focus", "window", "overlap", "selection", "positions", "dtype", "compute_dtype", "store", "recall"),
     "batch_size",
 )
-@generation_options("num_beams", "no_repeat_ngram_size", max_new_tokens=64)
+@generation_options("max_new_tokens", "num_beams", "no_repeat_ngram_size")
 def command(
     file: Source,
     questions: Annotated[list[str], typer.Argument(help="One or more questions.")],

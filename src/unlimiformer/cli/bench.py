@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +16,8 @@ from .console import messages, progress_bar, quiet_libraries, write_json
 from .loading import fetch_model, load_wrapped, make_config, read_texts
 from .options import (
     DEFAULT_MODEL,
+    SMALL_MODEL,
+    AsJson,
     Device,
     Model,
     Repeats,
@@ -197,6 +202,64 @@ def needle(
         messages.print(f"{name.replace('_', ' ')}: {value:,.2f}")
 
 
+@app.command("answers")
+@config_options("top_k", "selection")
+def answers(
+    files: Annotated[list[Path], typer.Argument(help='JSONL files; a line has "document" and "questions".')],
+    settings: dict[str, Any],
+    model: Model = DEFAULT_MODEL,
+    methods: Annotated[str, typer.Option(help="With commas; every other one is compared with the first.")] = (
+        "unlimiformer,bm25,full,truncate"
+    ),
+    documents: Annotated[int | None, typer.Option(help="Documents of each file, at random; default: all.")] = None,
+    questions: Annotated[int, typer.Option(help="Questions of each document, at random.")] = 5,
+    one_book: Annotated[
+        bool, typer.Option("--one-book", help="Join the documents of a file to one; questions name their title.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the random choices.")] = 0,
+    device: Device = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the table and all answers.")] = Path(
+        "answers"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Answer real questions with every method: scores, evidence, significance, loops and time.
+
+    Answers are stored one by one; after an interruption the same command continues.
+    """
+    require_at_least(1, documents=documents, questions=questions)
+    quiet_libraries()
+    fetch_model(model)
+    from ..benchmarks import answers as benchmark
+
+    sample = benchmark.QuestionSample(documents, questions, one_book, seed)
+    with progress_bar("Answering", "answers") as progress:
+        rows = benchmark.run(
+            files, output, model, methods.split(","), sample, settings, device, messages.print, progress
+        )
+    if as_json:
+        typer.echo(json.dumps([asdict(row) for row in rows], indent=1))
+    else:
+        _show_answers(rows)
+    messages.print(f"wrote {output / benchmark.TABLE} and {output / benchmark.ANSWERS}")
+
+
+def _show_answers(rows: Sequence[Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    columns = ("data", "method", "questions", "F1", "ROUGE-1", "ROUGE-L", "evidence", "difference (p)", "loops")
+    table = Table(*columns, "reading, s per 1,000 tokens", "s per question")
+    for row in rows:
+        evidence = "–" if row.evidence is None else f"{row.evidence:.0f} %"
+        difference = "–" if row.difference is None else f"{row.difference:+.1f} ({row.p:.3f})"
+        reading = "–" if row.read_seconds is None else f"{row.read_seconds:.2f}"
+        scores = (f"{score:.1f}" for score in (row.f1, row.rouge1, row.rougeL))
+        numbers = (f"{row.questions:,}", *scores, evidence, difference, f"{row.loops:.0f} %", reading)
+        table.add_row(row.data, row.method, *numbers, f"{row.answer_seconds:.1f}")
+    Console(highlight=False).print(table)
+
+
 @app.command("train")
 def train(
     tokens: Annotated[int, typer.Option(help="Source tokens of the example.")] = 4096,
@@ -231,7 +294,7 @@ def train(
 
 @app.command("run")
 def run(
-    model: Model = DEFAULT_MODEL,
+    model: Model = SMALL_MODEL,
     text: Text = PLAYS,
     documents: Annotated[int, typer.Option(help="Number of documents, cut from the texts.")] = 24,
     tokens: Annotated[int, typer.Option(help="Tokens of the longest; the shortest has an eighth.")] = 4096,

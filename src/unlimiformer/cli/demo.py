@@ -1,4 +1,4 @@
-"""`unlimiformer demo`: a small model answers questions over a whole play."""
+"""`unlimiformer demo`: a model answers questions about a whole play."""
 
 from __future__ import annotations
 
@@ -13,33 +13,39 @@ from .console import messages, progress_bar, size
 from .loading import load_wrapped, make_config, read_texts
 from .options import DEFAULT_MODEL, AsJson, Device, Model, Text, config_options
 
+PLAY = "shakespeare/merchant_of_venice"
+QUESTIONS = (
+    "What does Shylock want if Antonio does not repay the money?",
+    "Which casket does Bassanio choose?",
+    "What does Jessica take from her father's house?",
+)
+
 
 @config_options("top_k")
 def command(
     settings: dict[str, Any],
     model: Model = DEFAULT_MODEL,
-    text: Text = "shakespeare/hamlet",
+    text: Text = PLAY,
     question: Annotated[list[str] | None, typer.Option(help="A question; can be given several times.")] = None,
     picture: Annotated[Path | None, typer.Option(help="Draw where the model looked, as a PNG file.")] = None,
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask questions about a long text, and compare with the truncated model.
+    """Ask questions about a long text, and compare with the truncated model and with word search.
 
-    Without --question, three sentences are planted in the text, far apart, and asked for.
+    Without --question, a fact is put into the text and asked for; the default play gets three more questions.
     """
     content = "\n\n".join(read_texts(text))
     wrapped = load_wrapped(model, make_config(settings), device)
     from .. import demo
     from ..qa import QuestionFormat
-    from ..tasks.synthetic import DEMO_FACTS, plant_facts
+    from ..tasks.synthetic import DEMO_FACT, plant_facts
 
     questions = question
     if not questions:
-        content = plant_facts(content, DEMO_FACTS)
-        questions = [fact.question for fact in DEMO_FACTS]
-        for fact in DEMO_FACTS:
-            messages.print(f"planted at {fact.place:.0%} of {text}: {fact.sentence}")
+        content = plant_facts(content, [DEMO_FACT])
+        questions = [*(QUESTIONS if text == PLAY else ()), DEMO_FACT.question]
+        messages.print(f"put into {text} at {DEMO_FACT.place:.0%}: {DEMO_FACT.sentence}")
     answers = []
     with progress_bar("Indexing") as progress:
         for answer in demo.ask(wrapped, content, questions, QuestionFormat.for_model(model), progress):
@@ -56,12 +62,13 @@ def command(
 
 def _show(answer: Any, text: str) -> None:
     typer.echo(f"\n{answer.question}")
-    typer.echo(f"  truncated to the window   {answer.truncated}")
-    typer.echo(f"  unlimited                 {answer.unlimited}")
+    typer.echo(f"  first {answer.window:,} tokens".ljust(26) + answer.truncated)
+    typer.echo("  word search (BM25)".ljust(26) + answer.word_search)
+    typer.echo("  unlimited".ljust(26) + answer.unlimited)
     for passage in answer.passages:
         quote = " ".join(text[passage.start : passage.end].split())
         typer.echo(f"    {passage.weight:4.0%} of its attention, at {passage.start / len(text):.0%}: … {quote} …")
     typer.echo(
-        f"  {answer.source_tokens:,} tokens indexed in {answer.encode_seconds:.1f} s, answered in "
+        f"  {answer.source_tokens:,} tokens indexed in {answer.index_seconds:.1f} s, answered in "
         f"{answer.answer_seconds:.1f} s, {size(answer.memory_bytes)} of states"
     )

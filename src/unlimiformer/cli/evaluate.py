@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ..evaluation import Comparison, Result
 
 Task = Annotated[str, typer.Option(help="A name from `unlimiformer tasks`, or a YAML file.")]
+Method = Annotated[str, typer.Option(help="unlimiformer, truncate, full, bm25, map-reduce, sled or memorizing.")]
 Data = Annotated[str | None, typer.Option(help="JSONL with the task's fields, or with document, question, answer.")]
 Split = Annotated[str, typer.Option(help="Split of a data set of the hub, or of generated data.")]
 Examples = Annotated[int | None, typer.Option(help="Number of examples, evenly spread; default: all.")]
@@ -45,7 +46,7 @@ def evaluate(
     generation: dict[str, Any],
     model: Model = DEFAULT_MODEL,
     task: Task = "jsonl",
-    method: Annotated[str, typer.Option(help="unlimiformer, truncate, bm25, sled or memorizing.")] = "unlimiformer",
+    method: Method = "unlimiformer",
     data: Data = None,
     split: Split = "validation",
     examples: Examples = None,

@@ -14,7 +14,7 @@ from .console import messages, progress_bar, quiet_libraries
 from .evaluate import Data, Examples, Split, Task
 from .loading import fetch_model, load_wrapped, make_config, read_texts
 from .options import (
-    DEFAULT_MODEL,
+    SMALL_MODEL,
     AsJson,
     Device,
     Model,
@@ -38,7 +38,7 @@ Folder = Annotated[Path, typer.Option("--output", "-o", help="Folder for the PNG
 def quality(
     settings: dict[str, Any],
     generation: dict[str, Any],
-    model: Model = DEFAULT_MODEL,
+    model: Model = SMALL_MODEL,
     task: Task = "play-facts",
     data: Data = None,
     split: Split = "validation",
@@ -85,7 +85,7 @@ def quality(
 def timing(
     settings: dict[str, Any],
     generation: dict[str, Any],
-    model: Model = DEFAULT_MODEL,
+    model: Model = SMALL_MODEL,
     text: Text = TEXT,
     lengths: Annotated[str, typer.Option(help="Input tokens, as 1024,16384.")] = "512,2048,8192,32768",
     repeats: Repeats = 2,
@@ -120,7 +120,7 @@ def timing(
 def hits(
     settings: dict[str, Any],
     generation: dict[str, Any],
-    model: Model = DEFAULT_MODEL,
+    model: Model = SMALL_MODEL,
     text: Text = TEXT,
     question: Annotated[str | None, typer.Option(help="A question; default: summarise the text.")] = None,
     device: Device = None,
@@ -143,7 +143,7 @@ def hits(
 @config_options("window", "overlap")
 def mass(
     settings: dict[str, Any],
-    model: Model = DEFAULT_MODEL,
+    model: Model = SMALL_MODEL,
     text: Text = TEXT,
     ks: Annotated[str, typer.Option("--k", help="Numbers of tokens, with commas.")] = "16,64,256,1024,4096",
     lengths: Annotated[str, typer.Option(help="Input tokens, as 1024,16384.")] = "2048,8192,32768",

@@ -39,7 +39,8 @@ def command(
     generation: dict[str, Any],
     model: Model = DEFAULT_MODEL,
     prompt: Annotated[
-        str | None, typer.Option(help="Beginning of the generated text; a decoder-only model's question.")
+        str | None,
+        typer.Option(help="Beginning of the text; a decoder-only model's question (default: summarize)."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed for --temperature.")] = 0,
     device: Device = None,
@@ -50,6 +51,8 @@ def command(
     check_provenance_file(provenance)
     source, wrapped = open_wrapped(file, model, settings, device)
     from ..memory import Memory
+    from ..qa import QuestionFormat
+    from ..qa.answer_end import AnswerEnd
 
     with progress_bar("Indexing") as progress:
         started = time.perf_counter()
@@ -61,6 +64,9 @@ def command(
         torch.manual_seed(seed)
     streams = generation["num_beams"] == 1 and not as_json
     started = time.perf_counter()
+    if prompt is None and wrapped.engine.kind == "decoder-only":
+        prompt = QuestionFormat().summary
+    generation = AnswerEnd([prompt], generation, wrapped.tokenizer).generation
     output = wrapped.generate(
         memory,
         prompt=prompt,

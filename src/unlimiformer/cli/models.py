@@ -39,11 +39,13 @@ def list_models(context: typer.Context, as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps(rows, indent=1, ensure_ascii=False))
         return
-    for row in rows:
+    for row, entry in zip(rows, MODELS.values(), strict=True):
         window = f"window {row['window']:,}" if row["window"] else "no window"
         typer.echo(f"{row['name']}{'  (downloaded)' if row['cached'] else ''}\n    {row['about']}")
         typer.echo(f"    {row['architecture']} · {window} · {row['licence']} · weights by {row['author']}")
-        typer.echo(f"    {row['download_mb']} MB, from the package index: {row['from']}")
+        names = [f"{package.name} {package.version}" for package in entry.packages]
+        packages = names[0] if len(names) == 1 else f"{len(names)} packages, {names[0]} to {names[-1]}"
+        typer.echo(f"    {row['download_mb']} MB, from the package index: {packages}")
 
 
 @models.command("get")

@@ -12,8 +12,10 @@ import typer
 
 from ..errors import InputError
 
-DEFAULT_MODEL = "flan-t5-small-answers"
-"""The model of every command that needs one."""
+DEFAULT_MODEL = "qwen2.5-coder-0.5b-instruct"
+"""The model of every command that answers or writes."""
+SMALL_MODEL = "flan-t5-small-answers"
+"""The encoder–decoder of commands that train or draw figures."""
 
 Source = Annotated[
     str,
@@ -41,7 +43,7 @@ Option = tuple[Any, Any, Any]
 CONFIG_OPTIONS: dict[str, Option] = {
     "top_k": (
         int | None,
-        typer.Option(help="Tokens that each head retrieves (default: the window), or that are selected (256)."),
+        typer.Option(help="Tokens that each head retrieves (default: the window), or that are selected (256, 2048)."),
         None,
     ),
     "layers": (str | None, typer.Option(help="Decoder layers that retrieve, as 0,2,5; default: all."), None),

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from ..batch import Status, Summary
 
 _LOG_INTERVAL = 30.0  # seconds between lines of progress without a terminal
-_MAX_NEW_TOKENS = {"summarize": 256, "ask": 64}
 
 
 @config_options(
@@ -83,7 +82,6 @@ def command(
     if memories is not None and task != "index":
         raise InputError(f"--memories was given with task {task!r}; expected task 'index'")
     default_memories = str(output.with_suffix(".memories").absolute()) if task == "index" else None
-    generation.setdefault("max_new_tokens", _MAX_NEW_TOKENS.get(task))
     job = Job(
         task=task,
         model=model,

@@ -13,7 +13,7 @@ from ..utils.system import is_first_process
 from .console import messages, quiet_libraries
 from .evaluate import QuestionForm, QuestionPlace
 from .loading import fetch_model
-from .options import DEFAULT_MODEL, AsJson
+from .options import SMALL_MODEL, AsJson
 
 
 def command(
@@ -21,7 +21,7 @@ def command(
     recipe: Annotated[str | None, typer.Option(help="A recipe's name or YAML file; other options change it.")] = None,
     model: Annotated[
         str | None,
-        typer.Option(help=f"A hub id, a folder, or a name from `unlimiformer models`; default: {DEFAULT_MODEL}."),
+        typer.Option(help=f"A hub id, a folder, or a name from `unlimiformer models`; default: {SMALL_MODEL}."),
     ] = None,
     data: Annotated[
         str | None, typer.Option(help="JSONL with document, question, answer; or a data set's name.")
@@ -76,7 +76,7 @@ def command(
     require("accelerate", "train", "training")
     from ..training import TrainingSettings, read_recipe, train
 
-    fields = {"model": DEFAULT_MODEL, **(read_recipe(recipe) if recipe is not None else {})}
+    fields = {"model": SMALL_MODEL, **(read_recipe(recipe) if recipe is not None else {})}
     fields |= {name: value for name, value in options.items() if value is not None}
     settings = TrainingSettings.of(fields, f"recipe {recipe}" if recipe else "the command")
     if is_first_process():

@@ -33,11 +33,13 @@ class Generated:
     sequences : (R, T) token ids, best first.
     prompt_length : number of tokens at the beginning of each sequence that were given, not generated.
     provenance : where the first sequence came from, if it was requested.
+    selected : (m,) rows of the memory that a decoder-only model saw; None if every head retrieved its own.
     """
 
     sequences: Tensor
     prompt_length: int
     provenance: Provenance | None = None
+    selected: Tensor | None = None
 
 
 class Engine(ABC):
@@ -97,6 +99,10 @@ class Engine(ABC):
     @abstractmethod
     def truncated_generate(self, texts: list[str], prompts: list[str | None], generation: dict[str, Any]) -> list[str]:
         """Answers of the plain model, which sees only as much of each text as its context holds."""
+
+    @abstractmethod
+    def truncated_room(self, generation: dict[str, Any]) -> int:
+        """Number of tokens of a text that `truncated_generate` reads."""
 
     @abstractmethod
     def decode_inputs(self, states: Tensor, tokens: int, dtype: torch.dtype) -> dict[str, Any]:
@@ -188,6 +194,10 @@ class Engine(ABC):
 
     def rank_heads(self) -> list[tuple[int, int]]:
         """The retrieval heads (layer, head) that select blocks, best first."""
+        raise self._unsupported("a decoder-only model")
+
+    def selected_tokens(self, question: str | None) -> int:
+        """Largest number of tokens of a document that are selected for a question; None asks for a summary."""
         raise self._unsupported("a decoder-only model")
 
     def prompt_ids(self, document_ids: Tensor, question: str) -> Tensor:

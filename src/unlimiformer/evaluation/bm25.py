@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import Any
 
-from ..provenance.provenance import split_sentences
+from ..text.passages import PASSAGE_TOKENS
+from ..text.sentences import split_sentences
 from ..text.tokenization import truncate_text
-from ..utils.optional import require
-
-_PASSAGE_TOKENS = 64
+from ..text.word_search import WordSearch
 
 
 @dataclass(frozen=True)
 class _Passage:
-    text: str
+    start: int
+    end: int
     tokens: int
 
 
@@ -24,42 +23,37 @@ class BM25Search:
 
     def __init__(self, document: str, tokenizer: Any) -> None:
         self.document, self._tokenizer = document, tokenizer
-        self._bm25s = require("bm25s", "evaluate", "method 'bm25'")
-        logging.getLogger("bm25s").setLevel(logging.ERROR)  # it logs every step
         self._passages = self._split(document)
-        self._index = self._bm25s.BM25()
-        self._index.index(self._tokenize([passage.text for passage in self._passages]), show_progress=False)
+        self._search = WordSearch([document[passage.start : passage.end] for passage in self._passages])
 
-    def select(self, question: str | None, budget: int) -> str:
-        """The best passages in document order, together at most `budget` tokens; without a question, the first ones."""
-        ranking, selected, tokens = self._rank(question), [], 0
-        for position in ranking:
-            if tokens + self._passages[position].tokens > budget:
+    def select(self, question: str | None, budget: int) -> list[tuple[int, int]]:
+        """Start and end of the best passages, in document order, together at most `budget` tokens.
+
+        Without a question they are the first ones.
+        """
+        ranking = list(range(len(self._passages)))
+        if question is not None:
+            ranking = self._search.scores(question).sort(descending=True, stable=True).indices.tolist()
+        selected: list[_Passage] = []
+        for passage in (self._passages[position] for position in ranking):
+            if sum(other.tokens for other in selected) + passage.tokens > budget:
                 break
-            selected.append(position)
-            tokens += self._passages[position].tokens
+            selected.append(passage)
         if not selected:  # the best passage alone is too long
-            return truncate_text(self._passages[ranking[0]].text, self._tokenizer, budget)
-        return "\n".join(self._passages[position].text for position in sorted(selected))
+            best = self._passages[ranking[0]]
+            return [(best.start, best.start + len(self._truncate(best, budget)))]
+        return sorted((passage.start, passage.end) for passage in selected)
 
-    def _rank(self, question: str | None) -> list[int]:
-        if question is None:
-            return list(range(len(self._passages)))
-        results = self._index.retrieve(self._tokenize([question]), k=len(self._passages), show_progress=False)
-        return results.documents[0].tolist()
-
-    def _tokenize(self, texts: list[str]) -> Any:
-        return self._bm25s.tokenize(texts, stopwords="en", show_progress=False)
+    def _truncate(self, passage: _Passage, budget: int) -> str:
+        return truncate_text(self.document[passage.start : passage.end], self._tokenizer, budget)
 
     def _split(self, document: str) -> list[_Passage]:
         passages: list[_Passage] = []
-        text, tokens = "", 0
-        for start, end in split_sentences(document):
-            text += document[start:end]
+        first, tokens = 0, 0
+        sentences = split_sentences(document)
+        for start, end in sentences:
             tokens += len(self._tokenizer(document[start:end], add_special_tokens=False, verbose=False)["input_ids"])
-            if tokens >= _PASSAGE_TOKENS:
-                passages.append(_Passage(text.strip(), tokens))
-                text, tokens = "", 0
-        if text:
-            passages.append(_Passage(text.strip(), tokens))
+            if tokens >= PASSAGE_TOKENS or end == sentences[-1][1]:
+                passages.append(_Passage(first, end, tokens))
+                first, tokens = end, 0
         return passages

@@ -1,7 +1,8 @@
-"""The methods that an evaluation compares: ours, the truncated plain model, word search, and the paper's baselines.
+"""The methods that an evaluation compares: ours, the plain model in several ways, and the paper's baselines.
 
-All use one wrapped model: SLED attends to every token, Memorizing Transformers retrieve in one layer, and word search
-gives the plain model the passages that BM25 finds.
+All use one wrapped model. The plain model is given the first window of a document, as much as its context holds, the
+passages that word search finds, or one part after the other. SLED attends to every token, and Memorizing Transformers
+retrieve in one layer.
 """
 
 from __future__ import annotations
@@ -17,18 +18,32 @@ from ..errors import InputError
 from ..model import Unlimiformer
 from ..qa import DocumentQA, QuestionFormat, answer_batch
 from .bm25 import BM25Search
+from .map_reduce import MapReduce
 
-METHODS = ("unlimiformer", "truncate", "bm25", "sled", "memorizing")
+METHODS = ("unlimiformer", "truncate", "full", "bm25", "map-reduce", "sled", "memorizing")
+_PART_TOKENS = 2048  # largest part of "map-reduce" for a decoder-only model
 
 
 @dataclass(frozen=True)
 class Item:
-    """One question about a document (None asks for a summary) with all right answers; `key` is the same in all runs."""
+    """One question about a document (None asks for a summary) with all right answers; `key` is the same in all runs.
+
+    `evidence`: characters of the document, start and end, that the answer is in; empty if unknown.
+    """
 
     key: str
     document: str
     question: str | None
     references: tuple[str, ...]
+    evidence: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer, and the characters of the document that the model saw; None if that is not known."""
+
+    text: str
+    seen: list[tuple[int, int]] | None = None
 
 
 class Answerer:
@@ -36,13 +51,21 @@ class Answerer:
 
     Parameters
     ----------
+    wrapped : the model; `wrap` makes one for a method.
     generation : arguments of the model's `generate`.
     method : one of `METHODS`.
-    layer : the layer that retrieves, for "memorizing".
     """
 
     def __init__(
-        self,
+        self, wrapped: Unlimiformer, question_format: QuestionFormat, generation: dict[str, Any], method: str
+    ) -> None:
+        self.wrapped, self.method, self._format, self._generation = wrapped, method, question_format, generation
+        self._last: DocumentQA | None = None
+        self._search: BM25Search | None = None
+
+    @classmethod
+    def wrap(
+        cls,
         model: Any,
         tokenizer: Any,
         config: UnlimiformerConfig,
@@ -50,53 +73,78 @@ class Answerer:
         generation: dict[str, Any],
         method: str = "unlimiformer",
         layer: int | None = None,
-    ) -> None:
-        self.method, self._format, self._generation = method, question_format, generation
-        self.wrapped = Unlimiformer(model, tokenizer, _method_config(method, model, tokenizer, config, layer))
-        if self.wrapped.config.focus and config.focus and question_format.place == "window":
-            self.wrapped.remove()
+    ) -> Answerer:
+        """Wrap a model as a method needs it; `layer` is the one that retrieves, for "memorizing"."""
+        wrapped = Unlimiformer(model, tokenizer, _method_config(method, model, tokenizer, config, layer))
+        if wrapped.config.focus and config.focus and question_format.place == "window":
+            wrapped.remove()
             raise InputError(
                 f"focus is {config.focus} and questions stand before every window; it is for questions in the decoder"
             )
-        self._qa: DocumentQA | None = None
-        self._search: BM25Search | None = None
+        return cls(wrapped, question_format, generation, method)
 
     @property
     def batched(self) -> bool:
         """Whether several items can be answered in one call: prompts in the decoder must have equal lengths."""
         return self.wrapped.engine.kind == "encoder-decoder" and self._format.place == "window"
 
-    def answers(self, items: Sequence[Item]) -> list[str]:
+    def answers(self, items: Sequence[Item]) -> list[Reply]:
         """One answer per item, in order."""
         with self.wrapped.engine.full_attention() if self.method == "sled" else nullcontext():
             if self.method == "bm25":
                 return [self._answer_from_passages(item) for item in items]
-            return self._answer_batch(items) if self.batched else [self._answer(item) for item in items]
+            if self.method == "map-reduce":
+                return [Reply(self._answer_from_parts(item)) for item in items]
+            if self.batched and self.method != "truncate":
+                return self._answer_batch(items)
+            return [self._answer(item) for item in items]
 
-    def _answer_batch(self, items: Sequence[Item]) -> list[str]:
-        if self.method == "truncate":
-            texts = [self._format.text(item.question) + item.document for item in items]
-            return self.wrapped.engine.truncated_generate(texts, [None] * len(texts), self._generation)
+    def _answer_batch(self, items: Sequence[Item]) -> list[Reply]:
         documents, questions = [item.document for item in items], [item.question for item in items]
         answers = answer_batch(self.wrapped, documents, questions, self._format, **self._generation)
-        return [answer.text for answer in answers]
+        return [Reply(answer.text) for answer in answers]
 
-    def _answer_from_passages(self, item: Item) -> str:
+    def _answer_from_passages(self, item: Item) -> Reply:
         """Answer of the plain model that sees as many tokens of the document as ours retrieves, chosen by BM25."""
         engine = self.wrapped.engine
         if self._search is None or self._search.document != item.document:
             self._search = BM25Search(item.document, self.wrapped.tokenizer)
-        budget = engine.top_k if engine.kind == "decoder-only" else engine.context_length
-        passages = self._search.select(item.question, budget)
-        return DocumentQA(self.wrapped, passages, self._format).ask_truncated(item.question, **self._generation)
+        budget = engine.context_length if engine.kind == "encoder-decoder" else engine.selected_tokens(item.question)
+        seen = self._search.select(item.question, budget)
+        text = "\n".join(item.document[start:end].strip() for start, end in seen)
+        return Reply(self._ask_plain(text, item.question), seen)
 
-    def _answer(self, item: Item) -> str:
-        if self._qa is None or self._qa.source != item.document:
-            self._qa = None  # frees the memory of the previous document first
-            self._qa = DocumentQA(self.wrapped, item.document, self._format)
-        if self.method == "truncate":
-            return self._qa.ask_truncated(item.question, **self._generation)
-        return self._qa.ask(item.question, **self._generation).text
+    def _answer_from_parts(self, item: Item) -> str:
+        """Answer of the plain model over its own answers about every part of the document."""
+        engine, tokenizer = self.wrapped.engine, self.wrapped.tokenizer
+        room = engine.truncated_room(self._generation)
+        if engine.kind == "decoder-only":
+            room = min(room, _PART_TOKENS)
+        elif self._format.place == "window":
+            question = self._format.text(item.question)
+            room -= len(tokenizer(question, add_special_tokens=False, verbose=False)["input_ids"])
+        parts = MapReduce(lambda part: self._ask_plain(part, item.question), tokenizer, room)
+        return parts.answer(item.document)
+
+    def _ask_plain(self, text: str, question: str | None) -> str:
+        return DocumentQA(self.wrapped, text, self._format).ask_truncated(question, **self._generation)
+
+    def _answer(self, item: Item) -> Reply:
+        qa = self._document_qa(item.document)
+        if self.method in ("truncate", "full"):
+            tokens = qa.first_window if self.method == "truncate" else None
+            return Reply(qa.ask_truncated(item.question, tokens, **self._generation))
+        answer = qa.ask(item.question, **self._generation)
+        selected, memory = answer.output.selected, answer.output.memory
+        seen = None if selected is None or memory.offsets is None else memory.character_spans(selected)
+        return Reply(answer.text, seen)
+
+    def _document_qa(self, document: str) -> DocumentQA:
+        """The document of the last call is kept, so that several questions read it once."""
+        if self._last is None or self._last.source != document:
+            self._last = None  # frees its memory first
+            self._last = DocumentQA(self.wrapped, document, self._format)
+        return self._last
 
 
 def _method_config(
@@ -105,14 +153,18 @@ def _method_config(
     """The settings that make the wrapper this method."""
     if layer is not None and method != "memorizing":
         raise InputError(f"a layer was given; it is for method 'memorizing', and the method is {method!r}")
-    if method in ("unlimiformer", "truncate", "bm25"):
-        return config
-    if not getattr(model.config, "is_encoder_decoder", False):
+    encoder_decoder, name = getattr(model.config, "is_encoder_decoder", False), type(model).__name__
+    if method == "full" and encoder_decoder:
         raise InputError(
-            f"the method is {method!r} and {type(model).__name__} is decoder-only; expected unlimiformer, truncate "
-            "or bm25"
+            f"the method is 'full' and {name} is an encoder–decoder, which reads one window; expected a decoder-only "
+            "model: choose another model, or method 'truncate'"
         )
-    if method == "sled":
+    if method in ("sled", "memorizing") and not encoder_decoder:
+        raise InputError(
+            f"the method is {method!r} and {name} is decoder-only; expected unlimiformer, truncate, full, bm25 or "
+            "map-reduce"
+        )
+    if method != "memorizing":
         return config
     with Unlimiformer(model, tokenizer, config) as wrapped:
         layers = len(wrapped.engine.cross_attentions)

@@ -32,6 +32,7 @@ from ..utils.files import atomic_write, friendly_os_errors
 from ..utils.resumable_run import ResumableRun
 from ..utils.system import peak_memory
 from .bootstrap import Columns, intervals, means
+from .evidence import evidence_recall
 from .methods import Answerer, Item
 from .metrics import METRICS, BertScore, EntityRecall, Metric
 from .result import FILE as RESULT
@@ -168,7 +169,7 @@ class Evaluation:
         settings = self.settings
         model, tokenizer = load_on(settings.model, settings.device)
         run.pin_model(model_digest(model.config, model))
-        return Answerer(
+        return Answerer.wrap(
             model,
             tokenizer,
             UnlimiformerConfig(**settings.config),
@@ -183,18 +184,19 @@ class Evaluation:
         tokenizer, limit = answering.wrapped.tokenizer, self.settings.input_limit
         if limit is not None:
             batch = [replace(item, document=truncate_text(item.document, tokenizer, limit)) for item in batch]
-        answers = answering.answers(batch)
+        replies = answering.answers(batch)
         seconds = (time.perf_counter() - started) / len(batch)
         return [
             {
                 "key": item.key,
                 "seed": seed,
                 "question": item.question,
-                "answer": answer,
+                "answer": reply.text,
                 "references": item.references,
                 "seconds": seconds,
+                "evidence": evidence_recall(item.evidence, reply.seen),
             }
-            for item, answer in zip(batch, answers, strict=True)
+            for item, reply in zip(batch, replies, strict=True)
         ]
 
     def _score_seed(self, predictions: Predictions, seed: int) -> Columns:
@@ -202,7 +204,11 @@ class Evaluation:
         answers = [predictions[item.key, seed]["answer"] for item in self.items]
         references = [item.references for item in self.items]
         parts = [metric.scores(answers, references) for metric in self.metrics]
-        return {name: np.array(scores) for part in parts for name, scores in part.items()}
+        columns = {name: np.array(scores) for part in parts for name, scores in part.items()}
+        evidence = [predictions[item.key, seed].get("evidence") for item in self.items]
+        if any(recall is not None for recall in evidence):
+            columns["evidence"] = np.array([np.nan if recall is None else recall for recall in evidence])
+        return columns
 
 
 def _create_metrics(settings: EvaluationSettings, task: Task) -> list[Metric]:
@@ -221,13 +227,13 @@ def _group_examples(examples: Sequence[Example]) -> list[Item]:
     references: dict[tuple, list[str]] = {}
     for number, example in enumerate(examples):
         group = number if example.id is None else example.id
-        references.setdefault((group, example.document, example.question), []).append(example.answer)
+        references.setdefault((group, example.document, example.question, example.evidence), []).append(example.answer)
     items, repeats = [], Counter[str]()
-    for (_, document, question), answers in references.items():
+    for (_, document, question, evidence), answers in references.items():
         digest = hashlib.sha256(json.dumps([document, question]).encode()).hexdigest()[:16]
         repeats[digest] += 1
         key = digest if repeats[digest] == 1 else f"{digest}-{repeats[digest]}"
-        items.append(Item(key, document, question, tuple(answers)))
+        items.append(Item(key, document, question, tuple(answers), evidence))
     order = {document: place for place, document in enumerate(dict.fromkeys(item.document for item in items))}
     return sorted(items, key=lambda item: (-len(item.document), order[item.document]))
 

@@ -29,7 +29,7 @@ class EvaluationSettings:
     config : settings of the wrapper, by name.
     layer : layer that retrieves with the method "memorizing"; None for the default.
     place, form : where and how questions are asked; None as the model was trained.
-    new_tokens : longest answer in tokens; None as the task says.
+    new_tokens : longest answer in tokens; None as the task says, or as the question asks.
     temperature : 0 always takes the most likely token; above 0 tokens are sampled, anew for each of `seeds`.
     batch_size : items answered in one call.
     metrics : names of metrics; None as the task says.
@@ -90,8 +90,10 @@ class EvaluationSettings:
                 "a temperature"
             )
 
-    def generation(self, new_tokens: int) -> dict[str, Any]:
+    def generation(self, new_tokens: int | None) -> dict[str, Any]:
         """Return the arguments for the model's `generate`; `new_tokens` is the task's limit."""
-        arguments: dict[str, Any] = {"max_new_tokens": self.new_tokens or new_tokens, "num_beams": self.beams}
+        longest = self.new_tokens or new_tokens
+        arguments: dict[str, Any] = {} if longest is None else {"max_new_tokens": longest}
+        arguments["num_beams"] = self.beams
         arguments |= {"do_sample": self.temperature > 0, "no_repeat_ngram_size": self.no_repeat_ngram}
         return arguments | ({"temperature": self.temperature} if self.temperature else {})

@@ -24,7 +24,9 @@ def run(
     folder: Path,
     log: Callable[[str], None],
 ) -> tuple[list[FigureRow], list[Path]]:
-    """Time indexing and answering together: truncated, with retrieval, and for encoder–decoders also as SLED.
+    """Time indexing and answering together: the plain model, with retrieval, and for encoder–decoders also as SLED.
+
+    The plain model sees one window of an encoder–decoder, or all that a decoder-only model's context holds.
 
     Parameters
     ----------
@@ -33,9 +35,8 @@ def run(
     repeats : measurements of each method, which take turns; the fastest counts
     """
     generation = {"max_new_tokens": new_tokens, "min_new_tokens": new_tokens, "do_sample": False, "num_beams": 1}
-    methods = ["truncate", "unlimiformer"]
-    if wrapped.engine.kind == "encoder-decoder":
-        methods.append("sled")
+    encoder_decoder = wrapped.engine.kind == "encoder-decoder"
+    methods = ["truncate", "unlimiformer", "sled"] if encoder_decoder else ["full", "unlimiformer"]
     rows: list[FigureRow] = []
     text_length = len(wrapped.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
     for length in sorted({min(length, text_length) for length in lengths}):
@@ -54,7 +55,7 @@ def _time_summary(qa: DocumentQA, method: str, generation: dict[str, Any]) -> fl
     """Return the seconds that a summary of the document takes with a method."""
     started = time.perf_counter()
     with qa.wrapped.engine.full_attention() if method == "sled" else nullcontext():
-        if method == "truncate":
+        if method in ("truncate", "full"):
             qa.ask_truncated(None, **generation)
         else:
             qa.ask(None, **generation)

@@ -7,9 +7,10 @@ import shutil
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, cast
 
 from ..errors import InputError
 
@@ -24,8 +25,8 @@ def extract_files(archive: Path, members: tuple[str, ...], folder: Path) -> list
     folder.mkdir(parents=True, exist_ok=True)
     try:
         paths = [
-            _copy_member(stream, size, _safe_path(folder, relative, archive), archive)
-            for name, size, stream in iter_files(archive)
+            _copy_member(open_member, size, _safe_path(folder, relative, archive), archive)
+            for name, size, open_member in iter_files(archive)
             if (relative := _relative_name(name, members)) is not None
         ]
     except (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError) as error:
@@ -35,21 +36,22 @@ def extract_files(archive: Path, members: tuple[str, ...], folder: Path) -> list
     return paths
 
 
-def iter_files(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
-    """Yield name, size and stream of every plain file in a zip or tar; links and devices are skipped."""
+def iter_files(archive: Path) -> Iterator[tuple[str, int, Callable[[], IO[bytes]]]]:
+    """Yield name and size of every plain file in a zip or tar, and what opens it; links and devices are skipped.
+
+    Nothing of a file is read before it is opened: a zip may lack the bytes of files that nobody opens.
+    """
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as zipped:
             for info in zipped.infolist():
                 file_type = (info.external_attr >> 16) & 0o170000
                 if not info.is_dir() and file_type in (0, 0o100000):
-                    with zipped.open(info) as stream:
-                        yield info.filename, info.file_size, stream
+                    yield info.filename, info.file_size, partial(zipped.open, info)
         return
     with tarfile.open(archive) as tarred:
         for member in tarred:
-            content = tarred.extractfile(member) if member.isreg() else None
-            if content is not None:
-                yield member.name, member.size, content
+            if member.isreg():
+                yield member.name, member.size, cast(Callable[[], IO[bytes]], partial(tarred.extractfile, member))
 
 
 def _relative_name(name: str, members: tuple[str, ...]) -> str | None:
@@ -70,11 +72,11 @@ def _safe_path(folder: Path, name: str, archive: Path) -> Path:
     return folder.joinpath(*parts)
 
 
-def _copy_member(stream: IO[bytes], size: int, target: Path, archive: Path) -> Path:
+def _copy_member(open_member: Callable[[], IO[bytes]], size: int, target: Path, archive: Path) -> Path:
     if size > MAX_MEMBER_BYTES:
         raise InputError(f"{archive.name} has a member of {size:,} bytes; expected at most {MAX_MEMBER_BYTES:,}")
     target.parent.mkdir(parents=True, exist_ok=True)
-    with target.open("wb") as out:
+    with open_member() as stream, target.open("wb") as out:
         shutil.copyfileobj(stream, out)
     if (written := target.stat().st_size) != size:
         raise InputError(f"{archive.name} is cut off: a member has {written:,} of {size:,} bytes; download it again")

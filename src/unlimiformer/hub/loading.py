@@ -131,11 +131,11 @@ def _load_model(path: str, options: LoadOptions) -> Any:
     model, info = loaded
     if placement:
         weakref.finalize(model, shutil.rmtree, placement["offload_folder"], ignore_errors=True)
-    _check_loaded(path, info)
+    check_loaded(path, info)
     return model
 
 
-def _check_loaded(path: str, info: dict[str, Any]) -> None:
+def check_loaded(path: str, info: dict[str, Any]) -> None:
     """Raise unless every tensor of the model came from the checkpoint, and every tensor of it was used.
 
     transformers leaves out of `info` what it ties to another tensor or computes itself; a gate that training added to a

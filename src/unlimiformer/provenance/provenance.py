@@ -15,12 +15,12 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..memory import Memory
+from ..text.sentences import split_sentences
 from ..utils.files import atomic_write, friendly_os_errors
 from .trace import Attention
 
 UNITS = ("token", "sentence")
 _STATIC = Path(__file__).with_name("static")
-_SENTENCE = re.compile(r"\s*[^.!?。！？]*(?:[.!?。！？]+[\"'”’)]*|$)", re.S)
 
 
 @dataclass(frozen=True)
@@ -147,11 +147,6 @@ class Provenance:
             raise InputError(f"the file is {path.name!r}; expected a name that ends with .json or .html")
         with friendly_os_errors(path):
             atomic_write(path, render())
-
-
-def split_sentences(text: str) -> list[tuple[int, int]]:
-    """Start and end of every sentence of a text."""
-    return [match.span() for match in _SENTENCE.finditer(text) if match.group().strip()]
 
 
 def _sum_by_source_token(attentions: Iterable[Attention], length: int) -> Tensor:

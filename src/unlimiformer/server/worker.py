@@ -17,6 +17,7 @@ from ..errors import MemoryMismatchError, StorageError, UnlimiformerError
 from ..memory.memory import Memory
 from ..model import Unlimiformer
 from ..qa import DocumentQA, QuestionFormat
+from ..qa.answer_end import answer_tokens
 from .answers import CallbackStreamer, ServedAnswer, StopSignal
 from .documents import DocumentStore, StoredDocument
 from .limits import Limits
@@ -65,8 +66,8 @@ class BackgroundWorker:
 
     @property
     def context_length(self) -> int:
-        """Number of tokens that the plain model can attend to."""
-        return self.wrapped.engine.context_length
+        """Number of tokens that the truncated model sees: one window."""
+        return self.wrapped.engine.window
 
     def close(self) -> None:
         """Stop the thread; a document that is being indexed continues at the next start."""
@@ -105,9 +106,9 @@ class BackgroundWorker:
         on_text : called with each new piece of the answer
         cancelled : stops the answer when set; raises `CancelledError` if it had not begun
         compare : also let the plain model answer from the truncated document
-        new_tokens : length of the answer, up to that of the limits
+        new_tokens : length of the answer, up to that of the limits; by default it follows the question
         """
-        length = min(new_tokens or self.limits.new_tokens, self.limits.new_tokens)
+        length = min(new_tokens or answer_tokens([question]), self.limits.new_tokens)
         greedy: dict[str, Any] = {"max_new_tokens": length, "do_sample": False, "num_beams": 1}
         with self.model_lock.for_answer(cancelled):
             started = time.perf_counter()
@@ -123,7 +124,8 @@ class BackgroundWorker:
                 answer = answer if beam_stop.reason else beam_answer
             truncated = None
             if compare and not stop.reason:
-                truncated = qa.ask_truncated(question, stopping_criteria=plain_stop.criteria, **greedy)
+                stopping = {"stopping_criteria": plain_stop.criteria}
+                truncated = qa.ask_truncated(question, qa.first_window, **stopping, **greedy)
             seconds = time.perf_counter() - started
         provenance = None if answer.output.provenance is None else answer.output.provenance.to_dict()
         return ServedAnswer(answer.text.strip(), provenance, truncated, seconds, stop.reason)

@@ -49,6 +49,7 @@ class Task:
     ----------
     fields : names of the dataset's columns for document, answer, question and id.
     leading_question : the document column starts with the question and an empty line.
+    new_tokens : longest answer in tokens; None lets it follow the question.
     ordered_by : column whose text ranks the paragraphs of the document by TF-IDF.
     hub : dataset on a hub, and the archive inside it.
     written : the documents are synthetic, of this size.
@@ -58,8 +59,8 @@ class Task:
     version: int
     about: str
     metrics: tuple[str, ...]
-    new_tokens: int
     fields: dict[str, str]
+    new_tokens: int | None = None
     leading_question: bool = False
     ordered_by: str | None = None
     hub: dict[str, str] | None = None
@@ -182,7 +183,7 @@ def _read_definition(path: Path) -> Task:
     if not isinstance(definition, dict) or set(definition) - keys:
         unknown = ", ".join(sorted(map(str, set(definition) - keys))) if isinstance(definition, dict) else "no keys"
         raise InputError(f"{path} has {unknown}; expected: {', '.join(sorted(keys))}")
-    if missing := {"version", "about", "metrics", "new_tokens"} - set(definition):
+    if missing := {"version", "about", "metrics"} - set(definition):
         raise InputError(f"{path} does not have: {', '.join(sorted(missing))}")
     for name, kind in (("version", int), ("new_tokens", int), ("metrics", list), ("fields", dict), ("about", str)):
         if not isinstance(definition.get(name, kind()), kind):

@@ -24,12 +24,14 @@ class Example:
     ----------
     question : None asks for a summary.
     id : examples of one id are the same question with several correct answers; None for a single answer.
+    evidence : characters of the document, start and end, that the answer is in; empty if unknown.
     """
 
     document: str
     answer: str
     question: str | None = None
     id: str | None = None
+    evidence: tuple[tuple[int, int], ...] = ()
 
 
 RowParser = Callable[[dict[str, Any]], Example | None]
@@ -101,4 +103,17 @@ def _parse_question(document: str, fields: Any, shared_id: str) -> list[Example]
     answers: list[Any] = answer if isinstance(answer, list) and answer else [answer]
     if not all(isinstance(text, str) for text in answers) or not isinstance(question, str | None):
         raise InputError(f'an "answer" or "question" is missing or no text; expected {SHAPES}')
-    return [Example(document, text, question, shared_id if len(answers) > 1 else None) for text in answers]
+    evidence = _parse_spans(fields.get("spans", []), len(document))
+    return [Example(document, text, question, shared_id if len(answers) > 1 else None, evidence) for text in answers]
+
+
+def _parse_spans(spans: Any, length: int) -> tuple[tuple[int, int], ...]:
+    try:
+        parsed = tuple((int(start), int(end)) for start, end in spans)
+    except (TypeError, ValueError):
+        parsed = ((-1, -1),)
+    if not all(0 <= start < end <= length for start, end in parsed):
+        raise InputError(
+            f'"spans" is {str(spans)[:80]}; expected a list of [start, end], characters of a document of {length:,}'
+        )
+    return parsed

@@ -217,11 +217,7 @@ class PlantedFact:
     question: str
 
 
-DEMO_FACTS = (
-    PlantedFact(0.20, "The harbour master of Lisbon is called Duarte.", "What is the harbour master of Lisbon called?"),
-    PlantedFact(0.35, "The code of the vault in Prague is 48213.", "What is the code of the vault in Prague?"),
-    PlantedFact(0.65, "The painter Marit Solberg lives in Bergen.", "Where does the painter Marit Solberg live?"),
-)
+DEMO_FACT = PlantedFact(0.65, "The code of the vault in Prague is 48213.", "What is the code of the vault in Prague?")
 
 
 def plant_facts(text: str, facts: Sequence[PlantedFact]) -> str:

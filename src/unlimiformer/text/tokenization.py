@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -178,3 +179,13 @@ def truncate_text(text: str, tokenizer: Any, limit: int) -> str:
         return text if len(ids) <= limit else tokenizer.decode(ids[:limit])
     offsets = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)["offset_mapping"]
     return text if len(offsets) <= limit else text[: offsets[limit - 1][1]]
+
+
+def cut_text(text: str, tokenizer: Any, limit: int) -> list[str]:
+    """Cut a text into pieces of `limit` tokens; the last one may be shorter."""
+    if not tokenizer.is_fast:
+        ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        return [tokenizer.decode(ids[start : start + limit]) for start in range(0, len(ids), limit)]
+    offsets = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)["offset_mapping"]
+    cuts = [0, *(offsets[token][0] for token in range(limit, len(offsets), limit)), len(text)]
+    return [text[start:end] for start, end in pairwise(cuts)]

@@ -27,7 +27,7 @@ def test_a_chat_template_is_split_at_the_document_and_the_question(chat):
     suffix = template.suffix("w40 w41")
     assert chat.decode(suffix.ids).endswith("w40 w41 w4 w5 w6")
     assert chat.decode(suffix.question) == "w40 w41"
-    assert chat.decode(suffix.ids).startswith(chat.decode(suffix.before))
+    assert suffix.text == "w40 w41"
 
 
 def test_an_instruction_is_part_of_the_prefix(chat):
@@ -59,14 +59,38 @@ def test_an_empty_question_is_refused(tokenizer, question):
         PromptTemplate(tokenizer).suffix(question)
 
 
-def test_sentences_end_at_full_stops_and_lines():
-    class WordTokenizer:
-        chat_template = None
-        texts = ("a", " b.", "\n", " c?", ",\n\n", " 3.5")
+def test_a_question_about_a_fact_gets_examples_before_the_user_turn(chat):
+    template = PromptTemplate(chat)
+    plain, instructed = template.prefix(None), template.prefix("w70 w71")
+    for prefix in (plain, instructed):
+        longer = template.with_examples(prefix, "Who is w9?")
+        turns = chat.decode(longer).count("w3")
+        assert turns == 5 and longer.shape[0] > prefix.shape[0]
+        assert chat.decode(longer).startswith("w1 w2 w3")
+        assert chat.decode(longer).endswith(chat.decode(prefix).removeprefix("w1 w2 "))
+    assert template.longest_prefix == template.with_examples(plain, "Who?").shape[0]
 
-        def decode(self, ids):
-            return self.texts[ids[0]]
 
-    template = PromptTemplate(WordTokenizer())
-    assert [template.ends_sentence(token) for token in range(6)] == [False, True, True, True, True, False]
-    assert not PromptTemplate(None).ends_sentence(2)
+def test_examples_stand_before_the_text_without_a_chat_template(tokenizer):
+    template = PromptTemplate(tokenizer)
+    prefix = template.prefix("w70 w71")
+    longer = template.with_examples(prefix, "Who?")
+    assert longer.shape[0] > prefix.shape[0]
+    assert int(longer[0]) == tokenizer.bos_token_id and tokenizer.bos_token_id not in longer[1:].tolist()
+    assert tokenizer.decode(longer).endswith(tokenizer.decode(prefix[1:]))
+
+
+def test_broad_questions_and_short_contexts_get_no_examples(chat):
+    prefix = PromptTemplate(chat).prefix(None)
+    assert PromptTemplate(chat).with_examples(prefix, "Summarize the text.").tolist() == prefix.tolist()
+    assert PromptTemplate(chat, examples=False).with_examples(prefix, "Who?").tolist() == prefix.tolist()
+    assert PromptTemplate(chat, examples=False).longest_prefix == prefix.shape[0]
+    empty = prefix[:0]
+    assert PromptTemplate(None).with_examples(empty, "Who?").tolist() == []
+
+
+def test_a_chat_template_that_allows_one_message_gets_no_examples(chat):
+    chat.chat_template = "{% if messages|length > 1 %}{{ raise_exception('one') }}{% endif %}" + TEMPLATE
+    template = PromptTemplate(chat)
+    prefix = template.prefix(None)
+    assert template.with_examples(prefix, "Who?").tolist() == prefix.tolist()

@@ -9,8 +9,9 @@ from tiny_causal_models import tiny_decoder
 
 from unlimiformer import Unlimiformer
 from unlimiformer.engines.causal.prompts import PromptSuffix
-from unlimiformer.engines.causal.selection import SelectedTokens, TopBlocks
+from unlimiformer.engines.causal.selection import PassageIndex, PassageSelector, SelectedTokens, TopBlocks
 from unlimiformer.memory.encode import TokenizedInput
+from unlimiformer.text.passages import PassageSplitter
 
 
 def test_tokens_of_spans_carry_the_weight_of_their_span():
@@ -33,10 +34,88 @@ def test_layers_without_scoring_heads_use_the_selection_of_all_heads(layers):
         assert generate(u, prefix, document, suffix, max_new_tokens=3, do_sample=False).shape == (1, 3)
         engine = u.engine
         (memory,) = engine.indexer.index_inputs([TokenizedInput(document, prefix, {})])
-        question = PromptSuffix(suffix, suffix, suffix[:0])
+        question = PromptSuffix(suffix, suffix, suffix[:0], "")
         by_layer, shared = (
             TopBlocks(engine.block_scorer, engine.layout, 8, 32, by_layer=flag).select(memory, question, range(3))
             for flag in (True, False)
         )
     for layer in set(range(3)) - set(layers):
         assert by_layer[layer].tokens.tolist() == shared[layer].tokens.tolist()
+
+
+class _FixedScores:
+    """A scorer of blocks that returns what it was made with."""
+
+    def __init__(self, scores):
+        self.scores = torch.tensor(scores)
+
+    def score_blocks(self, memory, layout, question):
+        """The scores of two heads."""
+        return {(0, 0): self.scores / 2, (0, 1): self.scores / 2}
+
+
+def _selector(u, scores, tokenizer, size=8):
+    return PassageSelector(_FixedScores(scores), u.engine.layout, 8, PassageSplitter(tokenizer, size))
+
+
+def _suffix(tokenizer, question):
+    ids = torch.tensor(tokenizer(question, add_special_tokens=False)["input_ids"])
+    return PromptSuffix(ids, ids, ids[:0], question)
+
+
+@pytest.fixture
+def document(tokenizer):
+    """A wrapped model and a memory of ten passages of eight tokens; the last token ends the text."""
+    text = " ".join(f"w{word}" for word in range(10, 89))
+    with Unlimiformer(tiny_decoder("llama"), tokenizer, block=8, top_k=32, window=48) as u:
+        yield u, u.index(text)
+
+
+def test_the_passages_with_the_most_attention_are_selected(tokenizer, document):
+    u, memory = document
+    attention = [0.0] * 10
+    attention[3] = 9.0
+    selected = _selector(u, attention, tokenizer).select(memory, _suffix(tokenizer, "w3"), 24)
+    assert selected.tokens.tolist() == list(range(16, 40)), "the passage and its neighbours"
+    assert selected.weights.sum() == pytest.approx(1)
+    assert selected.weights[8:16].sum() > 2 * selected.weights[:8].sum()
+
+
+def test_words_of_the_question_select_a_passage_that_gets_no_attention(tokenizer, document):
+    u, memory = document
+    selected = _selector(u, [1.0] * 10, tokenizer).select(memory, _suffix(tokenizer, "w68 w69"), 8)
+    assert selected.tokens.tolist() == list(range(56, 64))
+
+
+@pytest.mark.parametrize("max_tokens", [8, 20, 32, 79])
+def test_no_more_than_the_largest_number_of_tokens_is_selected(tokenizer, document, max_tokens):
+    u, memory = document
+    scores = torch.rand(10, generator=torch.Generator().manual_seed(1)).tolist()
+    selected = _selector(u, scores, tokenizer).select(memory, _suffix(tokenizer, "w30"), max_tokens)
+    assert max_tokens - 8 < selected.tokens.shape[0] <= max_tokens
+
+
+def test_a_document_that_is_short_enough_is_selected_whole(tokenizer, document):
+    u, memory = document
+    selected = _selector(u, [1.0] * 10, tokenizer).select(memory, _suffix(tokenizer, "w30"), 80)
+    assert selected.tokens.tolist() == list(range(80))
+
+
+def test_the_mean_over_a_passage_weighs_blocks_by_their_tokens(tokenizer, document):
+    _, memory = document
+    index = PassageIndex(memory, PassageSplitter(None, 20))
+    assert index.spans == [(0, 20), (20, 40), (40, 80)]
+    scores = torch.arange(10).float()
+    by_token = scores.repeat_interleave(8)
+    expected = [float(by_token[start:stop].mean()) for start, stop in index.spans]
+    assert index.mean_by_passage(scores, 8).tolist() == pytest.approx(expected)
+
+
+def test_the_output_says_what_was_selected(tokenizer, document):
+    u, memory = document
+    output = u.generate(memory, prompt="w30", max_new_tokens=2, do_sample=False)
+    rows = output.selected
+    assert 0 < rows.shape[0] <= 32 and int(rows.min()) >= memory.prefix_tokens
+    spans = memory.character_spans(rows)
+    words = " ".join(memory.text[start:end] for start, end in spans).split()
+    assert words == tokenizer.decode(memory.token_ids[rows], skip_special_tokens=True).split()

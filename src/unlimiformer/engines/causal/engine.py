@@ -17,6 +17,8 @@ from ...errors import InputError, UnsupportedModelError
 from ...memory import Memory, RowSpec
 from ...memory.encode import TokenizedInput
 from ...memory.indexer import EncoderInfo, Indexer
+from ...text.passages import PASSAGE_TOKENS, PassageSplitter
+from ...text.questions import is_broad
 from ..base import Engine, Generated, generation_setting, require_cache
 from ..patching import refuse_wrapped, replace_method
 from .block_scorer import BlockScorer
@@ -26,11 +28,15 @@ from .positions import POSITIONS, Positions
 from .prompts import PromptSuffix, PromptTemplate
 from .retrieval_heads import retrieval_heads
 from .row_layout import Head, RowLayout
+from .selection import PassageSelector, RerankedBlocks
 from .truncated import TruncatedDocument
 
-_WINDOW, _TOP_K, _BLOCK, _NEW_TOKENS = 1024, 256, 32, 256
-_TRUNCATED_ANSWER = 128  # tokens that the truncated baseline leaves for an answer, unless max_new_tokens is given
+_WINDOW, _BLOCK, _NEW_TOKENS = 1024, 32, 256
+_TOP_K, _BROAD_TOP_K = 256, 2048
+_TRUNCATED_QUESTION = 128  # tokens that the truncated baseline leaves for the question and what surrounds it
+_TRUNCATED_ANSWER = 128  # and those that it leaves for an answer, unless max_new_tokens is given
 _SCORING_HEADS = 8
+_EXAMPLES_FROM = 2048  # context length from which there is room for examples in the prompt
 _PROMPT_ARGUMENTS = ("input_ids", "inputs", "attention_mask")
 _PREFIX, _SUFFIX, _QUESTION = 64, 256, 64  # tokens of a long prompt whose parts are unknown
 
@@ -47,9 +53,9 @@ class CausalEngine(Engine):
         self.window = config.window or min(_WINDOW, self.decoder.max_positions)
         self.top_k = config.top_k or _TOP_K
         self._check_settings()
-        self.template = PromptTemplate(tokenizer)
+        self.template = PromptTemplate(tokenizer, self.decoder.max_positions >= _EXAMPLES_FROM)
         self._generator = GENERATORS[self.selection](self)
-        self._truncated: tuple[tuple[str, int], TruncatedDocument] | None = None
+        self._truncated: tuple[tuple[str, tuple[int, ...], int], TruncatedDocument] | None = None
         self._model_generate = model.generate
         refuse_wrapped(model, "generate")
         self._restore: Callable[[], None] | None = replace_method(model, "generate", self._wrap_generate)
@@ -80,6 +86,10 @@ class CausalEngine(Engine):
             self._restore()
         self._restore = None
 
+    def selected_tokens(self, question: str | None) -> int:
+        """The setting `top_k`; by default more for a broad question than for one about a fact."""
+        return self.config.top_k or (_BROAD_TOP_K if is_broad(question) else _TOP_K)
+
     def rank_heads(self) -> list[Head]:
         """The heads that score blocks: the best retrieval heads among the layers and heads of the settings."""
         return self._scoring_heads
@@ -103,6 +113,20 @@ class CausalEngine(Engine):
     def block_scorer(self) -> BlockScorer:
         """Scores blocks for a question."""
         return BlockScorer(self.decoder, self.rank_heads(), self.block)
+
+    @cached_property
+    def passage_selector(self) -> PassageSelector:
+        """Selects passages for a broad question."""
+        return PassageSelector(self.block_scorer, self.layout, self.block, self._splitter)
+
+    @cached_property
+    def block_selector(self) -> RerankedBlocks:
+        """Selects blocks for a question about a fact."""
+        return RerankedBlocks(self.block_scorer, self.layout, self.block, self.top_k, self._splitter)
+
+    @cached_property
+    def _splitter(self) -> PassageSplitter:
+        return PassageSplitter(self.tokenizer, min(PASSAGE_TOKENS, max(1, self.top_k // 4)))
 
     @cached_property
     def indexer(self) -> Indexer:  # type: ignore[override]
@@ -147,7 +171,7 @@ class CausalEngine(Engine):
         new_tokens = self.answer(queries, generation, provenance)
         per_query = new_tokens.split(new_tokens.shape[0] // len(queries))
         return [
-            Generated(sequences, 0, query.provenance if provenance else None)
+            Generated(sequences, 0, query.provenance if provenance else None, query.selected_rows)
             for sequences, query in zip(per_query, queries, strict=True)
         ]
 
@@ -159,9 +183,15 @@ class CausalEngine(Engine):
         """Answers of the plain model to as much of each text as its context holds."""
         answers = []
         for text, prompt in zip(texts, prompts, strict=True):
-            document = self._truncated_document(text, generation.get("max_new_tokens", _TRUNCATED_ANSWER))
+            prefix = self.template.with_examples(self.template.prefix(None), prompt or "")
+            document = self._truncated_document(text, prefix, self.truncated_room(generation))
             answers.append(document.ask(prompt or "", **generation))
         return answers
+
+    def truncated_room(self, generation: dict[str, Any]) -> int:
+        """The context without the prefix, and without what is reserved for question and answer."""
+        reserved = _TRUNCATED_QUESTION + generation.get("max_new_tokens", _TRUNCATED_ANSWER)
+        return max(1, self.decoder.max_positions - reserved - self.template.longest_prefix)
 
     def decode_inputs(self, states: Tensor, tokens: int, dtype: torch.dtype) -> dict[str, Any]:
         """Arguments of `generate` with a prompt as long as what is selected; the memory's length does not matter."""
@@ -280,10 +310,12 @@ class CausalEngine(Engine):
             length = tokens.shape[0]
             start, end = min(_PREFIX, length // 4, self.window // 4), length - min(_SUFFIX, length // 4)
             inputs.append(TokenizedInput(tokens[start:end].to(device), tokens[:start].to(device), {}))
-            question = max(end, length - _QUESTION)
-            suffixes.append(PromptSuffix(tokens[end:], tokens[question:], tokens[end:question]))
+            start_of_question = max(end, length - _QUESTION)
+            question, before = tokens[start_of_question:], tokens[end:start_of_question]
+            text = "" if self.tokenizer is None else self.tokenizer.decode(question, skip_special_tokens=True)
+            suffixes.append(PromptSuffix(tokens[end:], question, before, text))
         memories = self.indexer.index_inputs(inputs)
-        return [Query(memory, suffix) for memory, suffix in zip(memories, suffixes, strict=True)]
+        return [Query(memory, suffix, own_prompt=True) for memory, suffix in zip(memories, suffixes, strict=True)]
 
     # --- Internals ---------------------------------------------------------------------------------------------
 
@@ -292,12 +324,12 @@ class CausalEngine(Engine):
             raise InputError(f"selection is {self.selection!r}; a prompt is built by 'reread' only")
         return self._generator
 
-    def _truncated_document(self, text: str, answer_tokens: int) -> TruncatedDocument:
+    def _truncated_document(self, text: str, prefix: Tensor, room: int) -> TruncatedDocument:
         """The document of the last call is kept, so that several questions read it once."""
-        cache_key = (text, answer_tokens)
+        cache_key = (text, tuple(prefix.tolist()), room)
         if self._truncated is None or self._truncated[0] != cache_key:
             self._truncated = None  # frees its memory first
-            document = TruncatedDocument(self.decoder, self.template, self.tokenizer, text, answer_tokens)
+            document = TruncatedDocument(self.decoder, self.template, self.tokenizer, text, prefix, room)
             self._truncated = (cache_key, document)
         return self._truncated[1]
 

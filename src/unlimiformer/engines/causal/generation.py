@@ -17,11 +17,12 @@ from transformers import DynamicCache
 from ...errors import InputError
 from ...memory import Memory
 from ...provenance import Attention, Provenance
+from ...text.questions import is_broad
 from ..base import generation_setting, strip_padding
 from .kv_cache import KeysValues, pad_left, slice_prompt
 from .prompts import PromptSuffix
 from .row_layout import RowLayout
-from .selection import RerankedBlocks, SelectedTokens, TopBlocks
+from .selection import SelectedTokens, TopBlocks
 from .top_k import TopKAttention, TopKDocument
 
 if TYPE_CHECKING:
@@ -32,13 +33,24 @@ if TYPE_CHECKING:
 class Query:
     """A document and a question about it; generation adds what it selected and attended to.
 
-    `layers`: attention of the generated tokens, by layer; None where only the selection is known.
+    Parameters
+    ----------
+    own_prompt : prefix and suffix are the user's own tokens, and nothing is added to them.
+    layers : attention of the generated tokens, by layer; None where only the selection is known.
     """
 
     memory: Memory
     suffix: PromptSuffix
+    own_prompt: bool = False
     selected: list[SelectedTokens] = field(default_factory=list)
     layers: dict[int, Attention] | None = None
+
+    @property
+    def selected_rows(self) -> Tensor | None:
+        """Rows (m,) of the memory that were selected, in order; None if every head retrieved its own."""
+        if not self.selected:
+            return None
+        return torch.cat([selection.tokens for selection in self.selected]).unique() + self.memory.prefix_tokens
 
     @property
     def provenance(self) -> Provenance:
@@ -107,10 +119,15 @@ class RereadGenerator(DocumentGenerator):
         and in the second copy every token has seen all of the first.
         """
         engine, memory = self._engine, query.memory
-        selector = RerankedBlocks(engine.block_scorer, engine.layout, engine.block, engine.top_k, engine.template)
-        selected = selector.select(memory, query.suffix)
+        if is_broad(query.suffix.text) and not query.own_prompt:
+            selected = engine.passage_selector.select(memory, query.suffix, engine.selected_tokens(query.suffix.text))
+        else:
+            selected = engine.block_selector.select(memory, query.suffix)
         query.selected.append(selected)
-        prefix, passage, suffix = memory.prefix_ids, memory.text_ids[selected.tokens], query.suffix.ids
+        prefix = memory.prefix_ids
+        if not query.own_prompt:
+            prefix = engine.template.with_examples(prefix, query.suffix.text)
+        passage, suffix = memory.text_ids[selected.tokens], query.suffix.ids
         room = engine.window - prefix.shape[0] - suffix.shape[0]
         is_whole = selected.tokens.shape[0] == memory.text_tokens
         copies = 1 if is_whole or 2 * passage.shape[0] > room else 2

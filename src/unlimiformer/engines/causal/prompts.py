@@ -5,15 +5,26 @@ If the tokenizer has a chat template, it is rendered around two marks and split 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...errors import InputError
+from ...text.questions import is_broad
 from ...text.tokenization import prefix_token_ids
 
+_EXAMPLE_TEXT = (
+    "The ferryman's daughter rowed out alone that night, for she feared that the storm would take her father's nets. "
+    "She came home at dawn with wet hair and all nine of them."
+)
+_EXAMPLES = (  # questions about it, and answers as short as they should be
+    ("Why did the girl go out in the boat?", "She feared that the storm would take her father's nets."),
+    ("How many nets did she bring home?", "nine"),
+)
 _DOCUMENT, _QUESTION = "⟦the document⟧", "⟦the question⟧"
 _CHAT = f"Text:\n{_DOCUMENT}\n\nQuestion: {_QUESTION}"
 _PLAIN = f"{_CHAT}\nAnswer:"
@@ -22,19 +33,29 @@ _FIXED_DATE = "{%- macro strftime_now(form) -%}1 January 2024{%- endmacro -%}"  
 
 @dataclass(frozen=True)
 class PromptSuffix:
-    """What follows the document: all token ids (n,), those of the question alone, and those before the question."""
+    """What follows the document.
+
+    Parameters
+    ----------
+    ids : (n,) all token ids.
+    question, before : those of the question alone, and those before it.
+    text : the question.
+    """
 
     ids: Tensor
     question: Tensor
     before: Tensor
+    text: str
 
 
 class PromptTemplate:
-    """Builds the parts of a prompt with one tokenizer."""
+    """Builds the parts of a prompt with one tokenizer.
 
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-        self._sentence_ends: dict[int, bool] = {}
+    `examples`: put examples of short answers before a question about a fact.
+    """
+
+    def __init__(self, tokenizer: Any, examples: bool = True) -> None:
+        self._tokenizer, self._examples = tokenizer, examples
 
     def prefix(self, instruction: str | None) -> Tensor:
         """Token ids before the document."""
@@ -42,6 +63,38 @@ class PromptTemplate:
             return torch.empty(0, dtype=torch.long)
         before, _ = self._render(instruction)
         return self._tokenize(before) if self._has_chat_template else prefix_token_ids(before, self._tokenizer)
+
+    def with_examples(self, prefix: Tensor, question: str) -> Tensor:
+        """A document's prefix (n,) with examples of short answers, unless the question is broad.
+
+        They stand before the turn of the user, or before the text if there is no chat template.
+        """
+        if self._tokenizer is None or not self._examples or is_broad(question):
+            return prefix
+        plain, extended = self.prefix(None), self._prefix_with_examples
+        same = _common_length(plain, prefix)
+        examples = extended[same : extended.shape[0] - (plain.shape[0] - same)]
+        return torch.cat((prefix[:same], examples, prefix[same:]))
+
+    @property
+    def longest_prefix(self) -> int:
+        """Number of tokens of a prefix with examples and without an instruction."""
+        if self._tokenizer is None:
+            return 0
+        return (self._prefix_with_examples if self._examples else self.prefix(None)).shape[0]
+
+    @cached_property
+    def _prefix_with_examples(self) -> Tensor:
+        """The prefix behind some questions and answers; the prefix alone if the chat template has no such turns."""
+        (first, answer), *others = _EXAMPLES
+        turns = [(_fill(_CHAT, _EXAMPLE_TEXT, first), answer), *((f"Question: {q}", a) for q, a in others)]
+        if not self._has_chat_template:
+            text = "".join(f"{question}\nAnswer: {answer}\n\n" for question, answer in turns)
+            return prefix_token_ids(text + _PLAIN.partition(_DOCUMENT)[0], self._tokenizer)
+        try:
+            return self._tokenize(self._render_chat(_CHAT, turns).partition(_DOCUMENT)[0])
+        except Exception:  # templates raise errors of many kinds
+            return self.prefix(None)
 
     def suffix(self, question: str) -> PromptSuffix:
         """Token ids behind the document."""
@@ -52,16 +105,7 @@ class PromptTemplate:
         _, after = self._render(None)
         before = after.partition(_QUESTION)[0].rstrip(" ")  # a word's space belongs to its token
         ids = self._tokenize(after.replace(_QUESTION, question))
-        return PromptSuffix(ids, self._tokenize(f" {question}"), self._tokenize(before))
-
-    def ends_sentence(self, token: int) -> bool:
-        """Whether a token ends a sentence or a line; always False without a tokenizer."""
-        if self._tokenizer is None:
-            return False
-        if token not in self._sentence_ends:
-            text = self._tokenizer.decode([token])
-            self._sentence_ends[token] = "\n" in text or text.rstrip().endswith((".", "!", "?", "。", "！", "？"))
-        return self._sentence_ends[token]
+        return PromptSuffix(ids, self._tokenize(f" {question}"), self._tokenize(before), question)
 
     @property
     def _has_chat_template(self) -> bool:
@@ -72,12 +116,7 @@ class PromptTemplate:
         text = _CHAT if self._has_chat_template else _PLAIN
         text = text if instruction is None else f"{instruction}\n\n{text}"
         if self._has_chat_template:
-            text = self._tokenizer.apply_chat_template(
-                [{"role": "user", "content": text}],
-                chat_template=_FIXED_DATE + self._tokenizer.get_chat_template(),
-                tokenize=False,
-                add_generation_prompt=True,
-            )
+            text = self._render_chat(text, [])
         before, mark, after = text.partition(_DOCUMENT)
         if not mark or _QUESTION not in after:
             raise InputError(
@@ -86,6 +125,31 @@ class PromptTemplate:
             )
         return before, after
 
+    def _render_chat(self, text: str, turns: Sequence[tuple[str, str]]) -> str:
+        """The chat of some questions and answers, then a user's message."""
+        messages = [
+            {"role": role, "content": content}
+            for turn in turns
+            for role, content in zip(("user", "assistant"), turn, strict=True)
+        ]
+        return self._tokenizer.apply_chat_template(
+            [*messages, {"role": "user", "content": text}],
+            chat_template=_FIXED_DATE + self._tokenizer.get_chat_template(),
+            tokenize=False,
+            add_generation_prompt=True,
+        )
+
     def _tokenize(self, text: str) -> Tensor:
         ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         return torch.tensor(ids, dtype=torch.long)
+
+
+def _fill(form: str, document: str, question: str) -> str:
+    return form.replace(_DOCUMENT, document).replace(_QUESTION, question)
+
+
+def _common_length(one: Tensor, other: Tensor) -> int:
+    """Number of tokens with which both begin."""
+    length = min(one.shape[0], other.shape[0])
+    different = (one[:length] != other[:length]).nonzero()
+    return int(different[0]) if different.numel() else length

@@ -12,12 +12,16 @@ import torch
 from torch import Tensor
 
 from ...memory import Memory
+from ...text.passages import PassageSplitter
+from ...text.word_search import WordSearch
 from .block_scorer import BlockScorer
-from .prompts import PromptSuffix, PromptTemplate
+from .prompts import PromptSuffix
 from .row_layout import Head, RowLayout
 
+_WORD_WEIGHT = 0.5  # of shared words, next to attention
 _CANDIDATES = 12  # blocks that are reranked
 _MARGIN = 1.0  # how much less likely (natural logarithm) than the best block another one may make the question
+_NEIGHBOUR_SHARES = (0.5, 0.25)  # of the scores of the next passages, and of those behind them
 
 
 @dataclass(frozen=True)
@@ -44,16 +48,15 @@ class SelectedTokens:
 
 
 class RerankedBlocks:
-    """The blocks that the retrieval heads attend to and that make the question likely.
+    """The blocks that the retrieval heads attend to and that make the question likely: for a question about a fact.
 
-    Blocks that are nearly as good as the best one are selected too, at most `top_k` tokens: a question about one fact
-    gets one passage, a broad question several.
+    Blocks that are nearly as good as the best one are selected too, at most `top_k` tokens.
     """
 
     def __init__(
-        self, scorer: BlockScorer, layout: RowLayout, block: int, top_k: int, template: PromptTemplate
+        self, scorer: BlockScorer, layout: RowLayout, block: int, top_k: int, splitter: PassageSplitter
     ) -> None:
-        self._scorer, self._layout, self._block, self._template = scorer, layout, block, template
+        self._scorer, self._layout, self._block, self._splitter = scorer, layout, block, splitter
         self._max_blocks = max(1, top_k // block)
 
     def select(self, memory: Memory, suffix: PromptSuffix) -> SelectedTokens:
@@ -78,11 +81,87 @@ class RerankedBlocks:
         """A block's tokens, extended by at most a block on either side to whole sentences."""
         start, stop = block * self._block, min(document.shape[0], (block + 1) * self._block)
         lowest, highest = max(0, start - self._block), min(document.shape[0], stop + self._block)
-        while start > lowest and not self._template.ends_sentence(int(document[start - 1])):
+        while start > lowest and not self._splitter.ends_sentence(int(document[start - 1])):
             start -= 1
-        while stop < highest and not self._template.ends_sentence(int(document[stop - 1])):
+        while stop < highest and not self._splitter.ends_sentence(int(document[stop - 1])):
             stop += 1
         return start, stop
+
+
+class PassageSelector:
+    """The best passages: those that the retrieval heads attend to and that share words with the question.
+
+    They are for broad questions. A passage gains from its neighbours, because what answers a question often stands next
+    to what names its subject.
+    """
+
+    def __init__(self, scorer: BlockScorer, layout: RowLayout, block: int, splitter: PassageSplitter) -> None:
+        self._scorer, self._layout, self._block, self._splitter = scorer, layout, block, splitter
+        self._indexed: tuple[int, PassageIndex] | None = None
+
+    def select(self, memory: Memory, suffix: PromptSuffix, max_tokens: int) -> SelectedTokens:
+        """At most `max_tokens` tokens from which this question is answered."""
+        length = memory.text_tokens
+        if memory.windows == 1 or length <= max_tokens:
+            return SelectedTokens.everything(memory)
+        index = self._index(memory)
+        scores = self.score(memory, suffix)
+        selected: list[int] = []
+        tokens = 0
+        for passage in scores.argsort(descending=True).tolist():
+            start, stop = index.spans[passage]
+            tokens += stop - start
+            if tokens > max_tokens:
+                break
+            selected.append(passage)
+        shares = (scores[selected] - scores[selected].max()).exp().tolist()
+        spans = {index.spans[passage]: share for passage, share in zip(selected, shares, strict=True)}
+        return SelectedTokens.from_spans(spans, length)
+
+    def score(self, memory: Memory, suffix: PromptSuffix) -> Tensor:
+        """Score (n,) of every passage for a question."""
+        index = self._index(memory)
+        by_head = self._scorer.score_blocks(memory, self._layout, suffix.question)
+        attention = index.mean_by_passage(torch.stack(list(by_head.values())).sum(0), self._block)
+        words = index.search.scores(suffix.text)
+        return _add_neighbours(_standardize(attention) + _WORD_WEIGHT * _standardize(words))
+
+    def _index(self, memory: Memory) -> PassageIndex:
+        """The passages of a memory; those of the last one are kept."""
+        if self._indexed is None or self._indexed[0] != memory.key:
+            self._indexed = (memory.key, PassageIndex(memory, self._splitter))
+        return self._indexed[1]
+
+
+class PassageIndex:
+    """The passages of one memory, and their words."""
+
+    def __init__(self, memory: Memory, splitter: PassageSplitter) -> None:
+        self.spans = splitter.split(memory.text_ids)
+        self.search = WordSearch(splitter.texts(memory.text_ids, self.spans))
+
+    def mean_by_passage(self, scores: Tensor, block: int) -> Tensor:
+        """Mean score (n,) of the tokens of each passage, from the scores of blocks."""
+        bounds = torch.tensor(self.spans)
+        sums = torch.cat((torch.zeros(1, dtype=torch.float64), scores.double().repeat_interleave(block).cumsum(0)))
+        return ((sums[bounds[:, 1]] - sums[bounds[:, 0]]) / (bounds[:, 1] - bounds[:, 0])).float()
+
+
+def _standardize(scores: Tensor) -> Tensor:
+    """The scores (n,) with mean 0 and deviation 1; zeros if they are all equal."""
+    if scores.shape[0] < 2:
+        return torch.zeros_like(scores)
+    return (scores - scores.mean()) / scores.std().clamp_min(1e-6)
+
+
+def _add_neighbours(scores: Tensor) -> Tensor:
+    """The scores (n,) of passages plus a share of the scores of their neighbours."""
+    total = scores.clone()
+    for distance, share in enumerate(_NEIGHBOUR_SHARES, 1):
+        before = torch.cat((scores[:1].expand(distance), scores[:-distance]))[: scores.shape[0]]
+        behind = torch.cat((scores[distance:], scores[-1:].expand(distance)))[-scores.shape[0] :]
+        total += share * (before + behind)
+    return total
 
 
 class TopBlocks:

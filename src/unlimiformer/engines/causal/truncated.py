@@ -6,27 +6,27 @@ import copy
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import DynamicCache
 
 from ...adapters.causal import CausalAdapter
 from .prompts import PromptTemplate
 
-_SUFFIX = 128  # tokens reserved for the question and what surrounds it
-
 
 class TruncatedDocument:
     """One document, read once by the plain model; its cache is copied for every question.
 
-    `answer_tokens` is the room that is left for an answer.
+    Parameters
+    ----------
+    prefix : (n,) token ids before the text.
+    room : number of tokens of the text that are read.
     """
 
     def __init__(
-        self, decoder: CausalAdapter, template: PromptTemplate, tokenizer: Any, text: str, answer_tokens: int
+        self, decoder: CausalAdapter, template: PromptTemplate, tokenizer: Any, text: str, prefix: Tensor, room: int
     ) -> None:
         self._model, self._template, self._tokenizer = decoder.model, template, tokenizer
-        prefix = template.prefix(None)
         ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-        room = max(1, decoder.max_positions - _SUFFIX - answer_tokens - prefix.shape[0])
         self._ids = torch.cat((prefix, torch.tensor(ids)[:room]))
         self._cache = DynamicCache()
         with torch.no_grad():

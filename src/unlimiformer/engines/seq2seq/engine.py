@@ -16,6 +16,7 @@ from ...hub.saved_settings import load_gate
 from ...memory import Memory
 from ...memory.indexer import EncoderInfo, Indexer
 from ...provenance import AttentionTrace, Provenance
+from ...text.tokenization import special_ids
 from ..base import Engine, Generated, require_cache, strip_padding
 from .attention import EVERYTHING, RetrievalPolicy
 from .context import AttentionContext
@@ -145,6 +146,11 @@ class Seq2SeqEngine(Engine):
         with torch.no_grad():
             sequences = self.model.generate(**arguments, **generation)  # inputs within the window are not retrieved
         return self.tokenizer.batch_decode(sequences[:, prompt_length:], skip_special_tokens=True)
+
+    def truncated_room(self, generation: dict[str, Any]) -> int:
+        """The window without the special tokens; the answer needs no room there."""
+        del generation
+        return self.window - sum(ids.shape[0] for ids in special_ids(self.tokenizer))
 
     def decode_inputs(self, states: Tensor, tokens: int, dtype: torch.dtype) -> dict[str, Any]:
         """Arguments of `generate` that attend to a memory of noisy copies of `states`."""

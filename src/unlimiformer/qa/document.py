@@ -5,81 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from .errors import InputError
-from .hub import MODELS, find_model
-from .hub.saved_settings import load_saved_settings
-from .memory import Memory
-from .memory.encode import Progress
-from .model import Output, Unlimiformer
-from .text.sources import as_token_ids, iter_text
-
-PLACES = ("window", "decoder")
-
-
-@dataclass(frozen=True)
-class QuestionFormat:
-    """How a model is given a question.
-
-    A decoder-only model gets the question behind the document, as it is; `place` and `form` are for encoder–decoders.
-
-    Parameters
-    ----------
-    place : "window" puts the question before every window; "decoder" at the beginning of the decoder's text, so that
-        one memory serves every question.
-    form : a template with {question} in it.
-    summary : what is asked for a summary.
-    """
-
-    place: str = "window"
-    form: str = "{question}\n"
-    summary: str = "Summarize the text."
-
-    def __post_init__(self) -> None:
-        if self.place not in PLACES:
-            raise InputError(f"the question's place is {self.place!r}; expected one of: {', '.join(PLACES)}")
-        try:
-            example = self.form.format(question="?!")
-        except (KeyError, IndexError, ValueError):
-            example = ""
-        if "?!" not in example:
-            raise InputError(f"the form of questions is {self.form!r}; expected some text with {{question}} in it")
-
-    @classmethod
-    def from_folder(cls, folder: str | Path) -> QuestionFormat | None:
-        """The format that a model in this folder was trained with; None if the folder does not say."""
-        fields = load_saved_settings(folder).get("asking")
-        if fields is None:
-            return None
-        try:
-            return cls(**fields)
-        except TypeError:
-            raise InputError(
-                f"{folder}: the question format {fields!r} cannot be used; expected place, form and summary"
-            ) from None
-
-    @classmethod
-    def for_model(cls, name: str) -> QuestionFormat:
-        """The format of a model: as it was trained, as the registry says, or the plain question."""
-        form = MODELS[name].question if name in MODELS else "{question}\n"
-        return cls.from_folder(find_model(name) or name) or cls(form=form)
-
-    def text(self, question: str | None) -> str:
-        """The question in its template; None asks for a summary."""
-        return self.form.format(question=self.summary if question is None else question)
-
-    def prompt(self, question: str | None, wrapped: Unlimiformer) -> str:
-        """The prompt for a model that has a memory of the document."""
-        if wrapped.engine.kind == "encoder-decoder" and self.place == "decoder":
-            return self.text(question)
-        return self.summary if question is None else question
+from ..errors import InputError
+from ..memory import Memory
+from ..memory.encode import Progress
+from ..model import Output, Unlimiformer
+from ..text.sources import as_token_ids, iter_text
+from ..text.tokenization import truncate_text
+from .answer_end import AnswerEnd
+from .question_format import QuestionFormat
 
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer without its prompt, the output it is part of, and how long indexing and answering took."""
+    """An answer without its prompt, the output that it was made of, and how long indexing and answering took."""
 
     text: str
     output: Output
@@ -123,6 +63,11 @@ class DocumentQA:
         return self.wrapped.engine.context_length
 
     @property
+    def first_window(self) -> int | None:
+        """Tokens of the document in the first window of a decoder-only model; None if the window is all it sees."""
+        return self.wrapped.engine.window if self.wrapped.engine.kind == "decoder-only" else None
+
+    @property
     def question_in_decoder(self) -> bool:
         """Whether an encoder–decoder has a memory of the text, and only its decoder is given the question."""
         return self.wrapped.engine.kind == "encoder-decoder" and not self._question_before_windows
@@ -135,17 +80,21 @@ class DocumentQA:
         memory = self._index(question, progress)
         prompt = None if self._question_before_windows else self.question_format.prompt(question, self.wrapped)
         started = time.perf_counter()
-        output = self.wrapped.generate(memory, prompt=prompt, **generation)
-        return Answer(output.answer, output, self._index_seconds, time.perf_counter() - started)
+        end = AnswerEnd([question], generation, self.wrapped.tokenizer)
+        output = self.wrapped.generate(memory, prompt=prompt, **end.generation)
+        return Answer(end.text(output.answer), output, self._index_seconds, time.perf_counter() - started)
 
-    def ask_truncated(self, question: str | None, **generation: Any) -> str:
-        """The plain model's answer from as much of the document as its context holds."""
+    def ask_truncated(self, question: str | None, tokens: int | None = None, **generation: Any) -> str:
+        """The plain model's answer from as much of the document as its context holds, or from its first `tokens`."""
         text = self.source.text if isinstance(self.source, Memory) else self._text
+        if tokens is not None:
+            text = truncate_text(text, self.wrapped.tokenizer, tokens)
         if self._question_before_windows:
             text, prompt = self.question_format.text(question) + text, None
         else:
             prompt = self.question_format.prompt(question, self.wrapped)
-        return self.wrapped.engine.truncated_generate([text], [prompt], generation)[0]
+        end = AnswerEnd([question], generation, self.wrapped.tokenizer)
+        return end.text(self.wrapped.engine.truncated_generate([text], [prompt], end.generation)[0])
 
     def _index(self, question: str | None, progress: Progress | None) -> Memory:
         if self._memory is None or self._question_before_windows:
@@ -178,6 +127,7 @@ def answer_batch(
     else:
         arguments = {"prompt": [question_format.prompt(question, wrapped) for question in questions]}
     started = time.perf_counter()
-    outputs = wrapped.generate(list(sources), **arguments, **generation)
+    end = AnswerEnd(questions, generation, wrapped.tokenizer)
+    outputs = wrapped.generate(list(sources), **arguments, **end.generation)
     seconds = (time.perf_counter() - started) / len(sources)
-    return [Answer(output.answer, output, 0.0, seconds) for output in outputs]
+    return [Answer(end.text(output.answer), output, 0.0, seconds) for output in outputs]

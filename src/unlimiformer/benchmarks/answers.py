@@ -1,0 +1,257 @@
+"""How well each method answers questions about documents, and what it costs: one table for any JSONL files.
+
+Every answer is stored as soon as it is generated; the same command continues after an interruption.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError
+from ..evaluation import METHODS, EvaluationSettings, Result, compare, evaluate
+from ..evaluation.run import PREDICTIONS
+from ..hub import find_model
+from ..memory.encode import Progress
+from ..qa.answer_end import loop_start
+from ..utils.files import atomic_write
+from ..utils.jsonl import read_rows
+
+QUESTIONS, TABLE, ANSWERS = "questions.jsonl", "table.csv", "answers.csv"
+_METRICS = ("f1", "rouge")
+
+
+@dataclass(frozen=True)
+class AnswersRow:
+    """One line of the table; scores are percentages.
+
+    Parameters
+    ----------
+    data : name of the file.
+    f1, rouge1, rougeL : means over all questions.
+    evidence : share of the evidence that the model saw; None if it is unknown.
+    metric : "f1", or "rouge1" if the right answers are long.
+    difference, p : of this metric, to the first method, and its two-sided p-value.
+    loops : share of the answers that write four words three times.
+    read_seconds : reading the documents, per thousand tokens; None if each document has one question.
+    answer_seconds : per question, without reading.
+    """
+
+    data: str
+    method: str
+    questions: int
+    f1: float
+    rouge1: float
+    rougeL: float
+    evidence: float | None
+    metric: str
+    difference: float | None
+    p: float | None
+    loops: float
+    read_seconds: float | None
+    answer_seconds: float
+
+
+@dataclass(frozen=True)
+class QuestionSample:
+    """Which questions of a file are asked.
+
+    Parameters
+    ----------
+    documents : number of documents, taken at random; None for all.
+    questions : questions of each document, taken at random; None for all.
+    one_book : join all documents to one, each under its title; questions name the title.
+    """
+
+    documents: int | None = None
+    questions: int | None = 5
+    one_book: bool = False
+    seed: int = 0
+
+    def write(self, source: Path, target: Path) -> None:
+        """Write the sampled questions to a JSONL file, unless it is there."""
+        if target.exists():
+            return
+        rows = _read_documents(source)
+        if self.documents is not None and self.documents < len(rows):
+            rows = random.Random(self.seed).sample(rows, self.documents)
+        if self.questions is not None:
+            rows = [{**row, "questions": self._sample(row, number)} for number, row in enumerate(rows)]
+        rows = [join_documents(rows)] if self.one_book else rows
+        target.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(target, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+
+    def _sample(self, row: dict[str, Any], number: int) -> list[dict[str, Any]]:
+        questions = row["questions"]
+        count = min(self.questions or len(questions), len(questions))
+        return random.Random(f"{self.seed} {number}").sample(questions, count)
+
+
+def join_documents(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One document of several, each under its title; every question names its title."""
+    text, questions = "", []
+    for number, row in enumerate(rows, 1):
+        title = str(row.get("id", f"Part {number}")).replace("-", " ").title()
+        text += f"{title}\n\n"
+        for question in row["questions"]:
+            spans = [[start + len(text), end + len(text)] for start, end in question.get("spans", [])]
+            asked = f"In the story “{title}”: {question['question']}"
+            questions.append({**question, "question": asked, **({"spans": spans} if spans else {})})
+        text += row["document"].rstrip() + "\n\n\n"
+    return {"id": "one-book", "document": text, "questions": questions}
+
+
+def run(
+    files: Sequence[Path],
+    folder: Path,
+    model: str,
+    methods: Sequence[str],
+    sample: QuestionSample,
+    config: dict[str, Any],
+    device: str | None = None,
+    log: Callable[[str], None] = lambda line: None,
+    progress: Progress = lambda done, of: None,
+) -> list[AnswersRow]:
+    """Answer the questions of every file with every method, and write the table and all answers to the folder."""
+    if unknown := [method for method in methods if method not in METHODS]:
+        raise InputError(f"no method {unknown[0]!r}; expected some of: {', '.join(METHODS)}")
+    rows: list[AnswersRow] = []
+    for file in files:
+        place = folder / _name(file, sample)
+        sample.write(file, place / QUESTIONS)
+        for method in methods:
+            log(f"{place.name}: {method}")
+            settings = EvaluationSettings(
+                model,
+                method=method,
+                data=str(place / QUESTIONS),
+                config=config,
+                metrics=_METRICS,
+                device=device,
+            )
+            evaluate(settings, place / method, log, progress)
+        rows += summarize(place, methods, model)
+        write_tables(rows, folder)
+    return rows
+
+
+def summarize(place: Path, methods: Sequence[str], model: str) -> list[AnswersRow]:
+    """The lines of the table for one file, whose runs are in a folder."""
+    results = [Result.read(place / method) for method in methods]
+    documents = [row["document"] for row in read_rows(place / QUESTIONS)]
+    thousands = sum(_count_tokens(documents, model)) / 1000
+    against = [{}, *compare([place / method for method in methods]).differences] if len(methods) > 1 else [{}]
+    rows = []
+    for method, result, differences in zip(methods, results, against, strict=True):
+        predictions = list(read_rows(place / method / PREDICTIONS))
+        means = {name: interval.value for name, interval in result.metrics.items()}
+        metric = "f1" if _is_short(predictions) else "rouge1"
+        reading, answering = split_seconds(predictions, result)
+        difference = differences.get(metric)
+        rows.append(
+            AnswersRow(
+                data=place.name,
+                method=method,
+                questions=len(predictions),
+                f1=means["f1"],
+                rouge1=means["rouge1"],
+                rougeL=means["rougeL"],
+                evidence=means.get("evidence"),
+                metric=metric,
+                difference=None if difference is None else difference.value,
+                p=None if difference is None else difference.p,
+                loops=100 * statistics.mean(loop_start(row["answer"]) is not None for row in predictions),
+                read_seconds=None if reading is None else reading / thousands,
+                answer_seconds=answering,
+            )
+        )
+    return rows
+
+
+def split_seconds(predictions: Sequence[dict[str, Any]], result: Result) -> tuple[float | None, float]:
+    """Seconds for reading all documents, and the mean for answering a question.
+
+    The first question of a document takes longer than the others by the time of reading it.
+    """
+    document_of = dict(zip(result.keys, result.documents, strict=True))
+    by_document: dict[int, list[float]] = {}
+    for row in predictions:
+        by_document.setdefault(document_of[row["key"]], []).append(row["seconds"])
+    later = [seconds for times in by_document.values() for seconds in times[1:]]
+    if not later:
+        return None, statistics.mean(row["seconds"] for row in predictions)
+    reading = sum(
+        times[0] - (statistics.mean(times[1:]) if len(times) > 1 else statistics.mean(later))
+        for times in by_document.values()
+    )
+    return max(0.0, reading), statistics.mean(later)
+
+
+def write_tables(rows: Iterable[AnswersRow], folder: Path) -> None:
+    """Write the table, and all answers of its runs, as CSV files."""
+    rows = list(rows)
+    names = [field.name for field in fields(AnswersRow)]
+    _write_csv(folder / TABLE, names, ([asdict(row)[name] for name in names] for row in rows))
+    columns = ["data", "method", "question", "answer", "references", "evidence", "seconds"]
+    _write_csv(folder / ANSWERS, columns, _answer_lines(rows, folder))
+
+
+def _answer_lines(rows: Sequence[AnswersRow], folder: Path) -> Iterator[list[Any]]:
+    for row in rows:
+        for answer in read_rows(folder / row.data / row.method / PREDICTIONS):
+            references = " | ".join(answer["references"])
+            numbers = [answer.get("evidence"), round(answer["seconds"], 2)]
+            yield [row.data, row.method, answer["question"], answer["answer"], references, *numbers]
+
+
+def _write_csv(path: Path, columns: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows(lines)
+
+
+def _name(file: Path, sample: QuestionSample) -> str:
+    """Folder of a file's runs: the names of its folder and of itself."""
+    name = f"{file.absolute().parent.name}-{file.stem}"
+    return f"{name}-one-book" if sample.one_book else name
+
+
+def _is_short(predictions: Sequence[dict[str, Any]]) -> bool:
+    """Whether most right answers are a few words."""
+    return statistics.median(len(row["references"][0].split()) for row in predictions) <= 20
+
+
+def _count_tokens(documents: Sequence[str], model: str) -> list[int]:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(find_model(model) or model, trust_remote_code=False)
+    return [len(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]) for text in documents]
+
+
+def _read_documents(source: Path) -> list[dict[str, Any]]:
+    rows = []
+    try:
+        lines = source.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {source} ({error}); expected a JSONL file") from None
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line) if line.strip() else None
+        except ValueError:
+            row = {}
+        if row is None:
+            continue
+        if not isinstance(row, dict) or not isinstance(row.get("document"), str) or not row.get("questions"):
+            raise InputError(
+                f'{source}, line {number} has no "document" or no "questions"; expected an object with both: a text, '
+                'and a list of {"question", "answer"}'
+            )
+        rows.append(row)
+    return rows
