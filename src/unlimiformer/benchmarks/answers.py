@@ -5,12 +5,11 @@ Every answer is stored as soon as it is generated; the same command continues af
 
 from __future__ import annotations
 
-import csv
 import json
 import random
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from ..evaluation.run import PREDICTIONS
 from ..hub import find_model
 from ..memory.encode import Progress
 from ..qa.answer_end import loop_start
+from ..utils.csv_text import to_csv
 from ..utils.files import atomic_write
 from ..utils.jsonl import read_rows
 
@@ -196,25 +196,22 @@ def split_seconds(predictions: Sequence[dict[str, Any]], result: Result) -> tupl
 def write_tables(rows: Iterable[AnswersRow], folder: Path) -> None:
     """Write the table, and all answers of its runs, as CSV files."""
     rows = list(rows)
-    names = [field.name for field in fields(AnswersRow)]
-    _write_csv(folder / TABLE, names, ([asdict(row)[name] for name in names] for row in rows))
-    columns = ["data", "method", "question", "answer", "references", "evidence", "seconds"]
-    _write_csv(folder / ANSWERS, columns, _answer_lines(rows, folder))
+    atomic_write(folder / TABLE, to_csv([asdict(row) for row in rows]))
+    atomic_write(folder / ANSWERS, to_csv(list(_answer_lines(rows, folder))))
 
 
-def _answer_lines(rows: Sequence[AnswersRow], folder: Path) -> Iterator[list[Any]]:
+def _answer_lines(rows: Sequence[AnswersRow], folder: Path) -> Iterator[dict[str, Any]]:
     for row in rows:
         for answer in read_rows(folder / row.data / row.method / PREDICTIONS):
-            references = " | ".join(answer["references"])
-            numbers = [answer.get("evidence"), round(answer["seconds"], 2)]
-            yield [row.data, row.method, answer["question"], answer["answer"], references, *numbers]
-
-
-def _write_csv(path: Path, columns: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(columns)
-        writer.writerows(lines)
+            yield {
+                "data": row.data,
+                "method": row.method,
+                "question": answer["question"],
+                "answer": answer["answer"],
+                "references": " | ".join(answer["references"]),
+                "evidence": answer.get("evidence"),
+                "seconds": round(answer["seconds"], 2),
+            }
 
 
 def _name(file: Path, sample: QuestionSample) -> str:

@@ -17,6 +17,7 @@ from ..engines.seq2seq.attention import memorizing_layer
 from ..errors import InputError
 from ..model import Unlimiformer
 from ..qa import DocumentQA, QuestionFormat, answer_batch
+from ..qa.answer_end import AnswerEnd
 from .bm25 import BM25Search
 from .map_reduce import MapReduce
 
@@ -95,12 +96,15 @@ class Answerer:
                 return [self._answer_from_passages(item) for item in items]
             if self.method == "map-reduce":
                 return [Reply(self._answer_from_parts(item)) for item in items]
-            if self.batched and self.method != "truncate":
-                return self._answer_batch(items)
-            return [self._answer(item) for item in items]
+            return self._answer_batch(items) if self.batched else [self._answer(item) for item in items]
 
     def _answer_batch(self, items: Sequence[Item]) -> list[Reply]:
         documents, questions = [item.document for item in items], [item.question for item in items]
+        if self.method == "truncate":
+            end = AnswerEnd(questions, self._generation, self.wrapped.tokenizer)
+            texts = [self._format.text(item.question) + item.document for item in items]
+            truncated = self.wrapped.engine.truncated_generate(texts, [None] * len(texts), end.generation)
+            return [Reply(end.text(answer)) for answer in truncated]
         answers = answer_batch(self.wrapped, documents, questions, self._format, **self._generation)
         return [Reply(answer.text) for answer in answers]
 

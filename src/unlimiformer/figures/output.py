@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..utils.csv_text import to_csv
 from ..utils.files import atomic_write, friendly_os_errors
 from ..utils.plotting import pyplot
 
@@ -24,10 +23,6 @@ def write_figure(
     draw : called with the matplotlib figure and its axes (an array of axes if there are several panels)
     panels : number of plots next to each other
     """
-    table = io.StringIO()
-    writer = csv.DictWriter(table, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
     csv_path, png_path = folder / f"{name}.csv", folder / f"{name}.png"
     plt = pyplot()
     figure, axes = plt.subplots(1, panels, figsize=(6 * panels, 4), layout="constrained")
@@ -35,7 +30,7 @@ def write_figure(
         draw(figure, axes)
         with friendly_os_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            atomic_write(csv_path, table.getvalue())
+            atomic_write(csv_path, to_csv(rows))
             figure.savefig(png_path, dpi=120)
     finally:
         plt.close(figure)

@@ -58,11 +58,6 @@ class DocumentQA:
         self._index_seconds = 0.0
 
     @property
-    def context_length(self) -> int:
-        """Number of input tokens that the model without this library sees."""
-        return self.wrapped.engine.context_length
-
-    @property
     def first_window(self) -> int | None:
         """Tokens of the document in the first window of a decoder-only model; None if the window is all it sees."""
         return self.wrapped.engine.window if self.wrapped.engine.kind == "decoder-only" else None

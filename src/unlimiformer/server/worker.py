@@ -66,8 +66,8 @@ class BackgroundWorker:
 
     @property
     def context_length(self) -> int:
-        """Number of tokens that the truncated model sees: one window."""
-        return self.wrapped.engine.window
+        """Number of tokens that the plain model can attend to."""
+        return self.wrapped.engine.context_length
 
     def close(self) -> None:
         """Stop the thread; a document that is being indexed continues at the next start."""
