@@ -2,7 +2,7 @@
 # make test           run lint, type checks and all tests (TESTS=tests/memory for a part of them)
 # make test-processors  run the tests of training, stores and attention as on other processors (PROCESSORS="avx2 no-kernels")
 # make lint           run lint and type checks only
-# make demo           ask a real model questions about a whole play; needs nothing but the package index
+# make demo           ask a real model questions about a whole novel; needs nothing but the package index
 # make bench          run the benchmarks, write bench/results and the tables of README and docs
 # make default-model  train flan-t5-small-answers again (an hour or two); needs QMSum's training split as qmsum/train.jsonl
 # make docs           write the generated parts of README and docs

@@ -9,6 +9,7 @@ from tiny_causal_models import VOCABULARY
 from torch import Tensor
 
 from unlimiformer import Unlimiformer
+from unlimiformer.engines.causal import contexts
 from unlimiformer.engines.causal.generation import Query
 from unlimiformer.engines.causal.prompts import PromptSuffix
 from unlimiformer.memory.encode import TokenizedInput
@@ -30,11 +31,29 @@ def generate(u: Unlimiformer, prefix: Any, document: Any, suffix: Any, **generat
     prefixes, documents, suffixes = (part if isinstance(part, list) else [part] for part in (prefix, document, suffix))
     sources = [TokenizedInput(ids, before, {}) for ids, before in zip(documents, prefixes, strict=True)]
     memories = u.engine.indexer.index_inputs(sources)
-    queries = [
-        Query(memory, PromptSuffix(ids, ids, ids[:0], "w1?")) for memory, ids in zip(memories, suffixes, strict=True)
-    ]
+    queries = [Query(memory, PromptSuffix(ids, ids, "w1?")) for memory, ids in zip(memories, suffixes, strict=True)]
     with torch.no_grad():
         return u.engine.answer(queries, generation)
+
+
+@torch.no_grad()
+def chosen_context(model: Any, prompts: list[Tensor], **generation: Any) -> tuple[int, Tensor]:
+    """Let the plain model answer each prompt (n,) by itself: the number of the answer that is taken, and its tokens.
+
+    It is the first one that the model is sure of, or else the likeliest.
+    """
+    answers, scores = [], []
+    for prompt in prompts:
+        output = model.generate(prompt[None], return_dict_in_generate=True, output_scores=True, **generation)
+        if "sequences_scores" in output:
+            scores.append(float(output.sequences_scores[0]))
+        else:
+            steps = model.compute_transition_scores(output.sequences, output.scores, normalize_logits=True)
+            scores.append(float(steps[0].mean()))
+        answers.append(output.sequences[0, prompt.shape[0] :])
+    likeliest = max(range(len(prompts)), key=scores.__getitem__)
+    number = next((i for i, score in enumerate(scores) if score >= contexts._SURE), likeliest)
+    return number, answers[number]
 
 
 class ScoreRecorder:

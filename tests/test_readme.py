@@ -82,7 +82,7 @@ def test_readme_commands(tmp_path):
 
 
 def test_demo():
-    """`make demo`, with a short poem instead of a whole play."""
+    """`make demo`, with a short poem instead of a whole novel."""
     assert {"make demo"} < set(commands(README)) and any(line.startswith("git clone") for line in commands(README))
     output = _bash(f'make demo DEMO="--text {SHORT_TEXT}"', ROOT, timeout=900).stdout
     assert output.count("first 1,024 tokens") == output.count("word search (BM25)") == 1

@@ -24,8 +24,7 @@ class UnlimiformerConfig:
     Parameters
     ----------
     top_k : encoder–decoder: tokens that each head attends to at each step; None: as many as the model's window has.
-        Decoder-only: tokens of the document that are selected at most, before their sentences are completed;
-        None: 256.
+        Decoder-only: tokens of the document that are selected at most; None: 512, or 2,048 for a broad question.
     layers : decoder layers that retrieve; None: all. The other layers attend to the first window, like the truncated
         model; with selection "top-k" they see only the start and the end of the prompt.
     heads : heads that retrieve in those layers; None: all. The other heads attend to the first window. If blocks are

@@ -10,6 +10,7 @@ from conftest import make_tokenizer, save
 from tiny_causal_models import tiny_decoder
 from warm_cli import error_line, run
 
+from unlimiformer import UnlimiformerError
 from unlimiformer.benchmarks.answers import QuestionSample, join_documents, split_seconds
 from unlimiformer.evaluation import Result
 from unlimiformer.utils.jsonl import read_rows
@@ -68,6 +69,13 @@ def test_the_sample_is_random_but_fixed(data, tmp_path):
     first, second, other = (list(read_rows(tmp_path / name)) for name in "abc")
     assert first == second != other
     assert len(first) == 2 and all(len(row["questions"]) == 2 for row in first)
+
+
+def test_a_folder_with_other_questions_is_refused(data, tmp_path):
+    QuestionSample(questions=2).write(data, tmp_path / "questions.jsonl")
+    QuestionSample(questions=2).write(data, tmp_path / "questions.jsonl")
+    with pytest.raises(UnlimiformerError, match=r"other questions.*another folder"):
+        QuestionSample(questions=3).write(data, tmp_path / "questions.jsonl")
 
 
 def test_one_book_has_all_documents_and_moves_their_evidence():

@@ -19,9 +19,9 @@ WINDOW, WORDS = 24, 60
 def test_what_the_plain_model_sees_is_read_once_for_all_questions(method, seen, monkeypatch):
     read, document_class = [], causal_engine.TruncatedDocument
 
-    def record(decoder, template, tokenizer, text, prefix, room):
+    def record(decoder, template, tokenizer, text, prefix, room, prefix_reader):
         read.append(text)
-        return document_class(decoder, template, tokenizer, text, prefix, room)
+        return document_class(decoder, template, tokenizer, text, prefix, room, prefix_reader)
 
     monkeypatch.setattr(causal_engine, "TruncatedDocument", record)
     config = UnlimiformerConfig(window=WINDOW, block=8, top_k=8)

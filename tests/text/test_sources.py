@@ -8,6 +8,7 @@ from tiny_models import VOCABULARY, WINDOW, make, random_ids
 
 from unlimiformer import Unlimiformer, UnlimiformerError
 from unlimiformer.errors import InputError
+from unlimiformer.text.sources import decode_utf8
 
 GENERATION = {"max_new_tokens": 4, "min_new_tokens": 4, "do_sample": False}
 
@@ -131,6 +132,11 @@ def test_infinite_states_are_refused(model):
 def test_text_without_a_tokenizer_is_refused(model):
     with Unlimiformer(model) as u, pytest.raises(UnlimiformerError, match="no tokenizer"):
         u.index("some text")
+
+
+@pytest.mark.parametrize("parts", [[b"\xef\xbb\xbfone", b" two"], [b"\xef", b"\xbb\xbfone two"], [b"one two"]])
+def test_a_byte_order_mark_is_no_part_of_the_text(parts):
+    assert "".join(decode_utf8(parts, "a file")) == "one two"
 
 
 def test_unreadable_files_are_refused(model, tokenizer, tmp_path):

@@ -75,17 +75,21 @@ class QuestionSample:
     seed: int = 0
 
     def write(self, source: Path, target: Path) -> None:
-        """Write the sampled questions to a JSONL file, unless it is there."""
-        if target.exists():
-            return
+        """Write the sampled questions to a JSONL file; refuse if it exists with other questions."""
         rows = _read_documents(source)
         if self.documents is not None and self.documents < len(rows):
             rows = random.Random(self.seed).sample(rows, self.documents)
         if self.questions is not None:
             rows = [{**row, "questions": self._sample(row, number)} for number, row in enumerate(rows)]
         rows = [join_documents(rows)] if self.one_book else rows
+        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        if target.exists() and target.read_text(encoding="utf-8") != lines:
+            raise InputError(
+                f"{target} holds other questions, of another seed, number or file; repeat the first command to "
+                "continue it, or give another folder"
+            )
         target.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(target, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+        atomic_write(target, lines)
 
     def _sample(self, row: dict[str, Any], number: int) -> list[dict[str, Any]]:
         questions = row["questions"]

@@ -1,4 +1,4 @@
-"""`unlimiformer demo`: a model answers questions about a whole play."""
+"""`unlimiformer demo`: a model answers questions about a whole novel."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .console import messages, progress_bar, size
 from .loading import load_wrapped, make_config, read_texts
 from .options import DEFAULT_MODEL, AsJson, Device, Model, Text, config_options
 
-PLAY = "shakespeare/merchant_of_venice"
+NOVEL = "carroll/alice"
 QUESTIONS = (
-    "What does Shylock want if Antonio does not repay the money?",
-    "Which casket does Bassanio choose?",
-    "What does Jessica take from her father's house?",
+    "What was the Caterpillar smoking?",
+    "What did the baby turn into?",
+    "What were the mallets in the game of croquet?",
 )
 
 
@@ -25,7 +25,7 @@ QUESTIONS = (
 def command(
     settings: dict[str, Any],
     model: Model = DEFAULT_MODEL,
-    text: Text = PLAY,
+    text: Text = NOVEL,
     question: Annotated[list[str] | None, typer.Option(help="A question; can be given several times.")] = None,
     picture: Annotated[Path | None, typer.Option(help="Draw where the model looked, as a PNG file.")] = None,
     device: Device = None,
@@ -33,7 +33,7 @@ def command(
 ) -> None:
     """Ask questions about a long text, and compare with the truncated model and with word search.
 
-    Without --question, a fact is put into the text and asked for; the default play gets three more questions.
+    Without --question, a fact is put into the text and asked for; the default novel gets three more questions.
     """
     content = "\n\n".join(read_texts(text))
     wrapped = load_wrapped(model, make_config(settings), device)
@@ -44,7 +44,7 @@ def command(
     questions = question
     if not questions:
         content = plant_facts(content, [DEMO_FACT])
-        questions = [*(QUESTIONS if text == PLAY else ()), DEMO_FACT.question]
+        questions = [*(QUESTIONS if text == NOVEL else ()), DEMO_FACT.question]
         messages.print(f"put into {text} at {DEMO_FACT.place:.0%}: {DEMO_FACT.sentence}")
     answers = []
     with progress_bar("Indexing") as progress:

@@ -43,7 +43,7 @@ Option = tuple[Any, Any, Any]
 CONFIG_OPTIONS: dict[str, Option] = {
     "top_k": (
         int | None,
-        typer.Option(help="Tokens that each head retrieves (default: the window), or that are selected (256, 2048)."),
+        typer.Option(help="Tokens that each head retrieves (default: the window), or that are selected (512, 2048)."),
         None,
     ),
     "layers": (str | None, typer.Option(help="Decoder layers that retrieve, as 0,2,5; default: all."), None),

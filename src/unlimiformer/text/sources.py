@@ -61,7 +61,9 @@ def iter_file(path: Path) -> Iterator[str]:
 
 
 def decode_utf8(parts: Iterable[bytes], name: str) -> Iterator[str]:
-    """Decode UTF-8 bytes to text with `\\n` line ends; a file that is not plain text is refused by its first bytes.
+    """Decode UTF-8 bytes to text with `\\n` line ends and without a byte order mark.
+
+    A file that is not plain text is refused by its first bytes.
 
     Parameters
     ----------
@@ -77,6 +79,8 @@ def decode_utf8(parts: Iterable[bytes], name: str) -> Iterator[str]:
             text = decoder.decode(part)
         except UnicodeDecodeError as error:
             raise _not_utf8(name, decoded_bytes - pending + error.start, error) from None
+        if decoded_bytes == 0:
+            text = text.removeprefix("\ufeff")
         decoded_bytes += len(part)
         if ends_in_return:
             text = "\r" + text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from causal_helpers import chosen_context
 from tiny_causal_models import tiny_decoder
 
 from unlimiformer import Unlimiformer, UnlimiformerError
@@ -13,7 +14,7 @@ from unlimiformer.engines.causal.generation import Query, RereadGenerator
 @pytest.mark.parametrize("mode", [{"num_beams": 1}, {"num_beams": 3}])
 def test_attention_of_a_token_equals_that_of_the_plain_model(tokenizer, book, mode):
     """The plain model reads prompt and answer at once."""
-    model, questions = tiny_decoder("llama"), ["w1 w2", "w5"]
+    model, questions = tiny_decoder("llama"), ["w1 w2?", "w5?"]
     with Unlimiformer(model, tokenizer, window=64, top_k=12, block=4) as u:
         memories = [u.index(book), u.index(book[300:])]
         outs = u.generate(memories, prompt=questions, provenance=True, max_new_tokens=5, do_sample=False, **mode)
@@ -21,11 +22,17 @@ def test_attention_of_a_token_equals_that_of_the_plain_model(tokenizer, book, mo
         generator, template = RereadGenerator(u.engine), u.engine.template
         with torch.no_grad():
             prompts = [
-                generator.build_prompt(Query(memory, template.suffix(question)))
+                generator.build_prompts(Query(memory, template.suffix(question)))
                 for memory, question in zip(memories, questions, strict=True)
             ]
     model.set_attn_implementation("eager")
-    for out, prompt in zip(outs, prompts, strict=True):
+    for out, contexts in zip(outs, prompts, strict=True):
+        assert len(contexts) > 1
+        number, answer = chosen_context(
+            model, [prompt.ids for prompt in contexts], max_new_tokens=5, do_sample=False, **mode
+        )
+        prompt = contexts[number]
+        assert answer.tolist() == out.token_ids.tolist()
         with torch.no_grad():
             attentions = model(torch.cat((prompt.ids, out.token_ids))[None], output_attentions=True).attentions
         for layer, attention in enumerate(attentions):

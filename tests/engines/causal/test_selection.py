@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from causal_helpers import generate, random_prompt
@@ -34,7 +36,7 @@ def test_layers_without_scoring_heads_use_the_selection_of_all_heads(layers):
         assert generate(u, prefix, document, suffix, max_new_tokens=3, do_sample=False).shape == (1, 3)
         engine = u.engine
         (memory,) = engine.indexer.index_inputs([TokenizedInput(document, prefix, {})])
-        question = PromptSuffix(suffix, suffix, suffix[:0], "")
+        question = PromptSuffix(suffix, suffix, "")
         by_layer, shared = (
             TopBlocks(engine.block_scorer, engine.layout, 8, 32, by_layer=flag).select(memory, question, range(3))
             for flag in (True, False)
@@ -60,7 +62,7 @@ def _selector(u, scores, tokenizer, size=8):
 
 def _suffix(tokenizer, question):
     ids = torch.tensor(tokenizer(question, add_special_tokens=False)["input_ids"])
-    return PromptSuffix(ids, ids, ids[:0], question)
+    return PromptSuffix(ids, ids, question)
 
 
 @pytest.fixture
@@ -75,7 +77,7 @@ def test_the_passages_with_the_most_attention_are_selected(tokenizer, document):
     u, memory = document
     attention = [0.0] * 10
     attention[3] = 9.0
-    selected = _selector(u, attention, tokenizer).select(memory, _suffix(tokenizer, "w3"), 24)
+    (selected,) = _selector(u, attention, tokenizer).select(memory, _suffix(tokenizer, "w3"), [24])
     assert selected.tokens.tolist() == list(range(16, 40)), "the passage and its neighbours"
     assert selected.weights.sum() == pytest.approx(1)
     assert selected.weights[8:16].sum() > 2 * selected.weights[:8].sum()
@@ -83,7 +85,7 @@ def test_the_passages_with_the_most_attention_are_selected(tokenizer, document):
 
 def test_words_of_the_question_select_a_passage_that_gets_no_attention(tokenizer, document):
     u, memory = document
-    selected = _selector(u, [1.0] * 10, tokenizer).select(memory, _suffix(tokenizer, "w68 w69"), 8)
+    (selected,) = _selector(u, [1.0] * 10, tokenizer).select(memory, _suffix(tokenizer, "w68 w69"), [8])
     assert selected.tokens.tolist() == list(range(56, 64))
 
 
@@ -91,14 +93,23 @@ def test_words_of_the_question_select_a_passage_that_gets_no_attention(tokenizer
 def test_no_more_than_the_largest_number_of_tokens_is_selected(tokenizer, document, max_tokens):
     u, memory = document
     scores = torch.rand(10, generator=torch.Generator().manual_seed(1)).tolist()
-    selected = _selector(u, scores, tokenizer).select(memory, _suffix(tokenizer, "w30"), max_tokens)
+    (selected,) = _selector(u, scores, tokenizer).select(memory, _suffix(tokenizer, "w30"), [max_tokens])
     assert max_tokens - 8 < selected.tokens.shape[0] <= max_tokens
 
 
 def test_a_document_that_is_short_enough_is_selected_whole(tokenizer, document):
     u, memory = document
-    selected = _selector(u, [1.0] * 10, tokenizer).select(memory, _suffix(tokenizer, "w30"), 80)
+    (selected,) = _selector(u, [1.0] * 10, tokenizer).select(memory, _suffix(tokenizer, "w30"), [80])
     assert selected.tokens.tolist() == list(range(80))
+
+
+def test_a_larger_context_has_all_passages_of_a_smaller_one(tokenizer, document):
+    u, memory = document
+    scores = torch.rand(10, generator=torch.Generator().manual_seed(2)).tolist()
+    contexts = _selector(u, scores, tokenizer).select(memory, _suffix(tokenizer, "w30"), [8, 20, 23, 40])
+    assert [context.tokens.shape[0] for context in contexts] == [8, 16, 40], "20 and 23 tokens hold the same passages"
+    for small, large in itertools.pairwise(contexts):
+        assert set(small.tokens.tolist()) < set(large.tokens.tolist())
 
 
 def test_the_mean_over_a_passage_weighs_blocks_by_their_tokens(tokenizer, document):

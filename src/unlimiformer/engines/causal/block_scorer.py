@@ -2,8 +2,7 @@
 
 `score_blocks` compares the question with the stored keys of every block, as if each stood right before the question:
 how strongly do the retrieval heads attend to it? The question is given twice, because in its second copy every word has
-seen all of it. `rerank` then reads each of the best few blocks in the plain window: how likely does it make the
-question?
+seen all of it.
 
 Shapes: T tokens of the question, S of the document, n blocks, d of a head.
 """
@@ -20,7 +19,6 @@ from ...memory import Memory
 from .row_layout import Head, RowLayout, group_of
 
 _ROWS_AT_ONCE = 1 << 13
-_MAX_LOGITS = 1 << 26  # numbers that are held at once
 _THRESHOLD = 2.0  # standard deviations above the mean block, below which a score counts as noise
 
 
@@ -35,28 +33,6 @@ class BlockScorer:
         """Score (n,) of each block of a memory for a question (T,), by head."""
         queries = self._compute_queries(memory.prefix_ids, question)
         return {head: zscore(scores) for head, scores in self._best_scores(memory, layout, queries).items()}
-
-    def rerank(self, prefix: Tensor, blocks: Sequence[Tensor], before: Tensor, question: Tensor) -> Tensor:
-        """Log-probability (n,) of the question behind each block; `before` stands between the two."""
-        scores = torch.empty(len(blocks))
-        lengths = torch.tensor([block.shape[0] for block in blocks])
-        for length in lengths.unique():  # blocks of one length form a batch, so that nothing is padded
-            same_length = (lengths == length).nonzero()[:, 0].tolist()
-            size = self._batch_size(question)
-            for indices in (same_length[i : i + size] for i in range(0, len(same_length), size)):
-                scores[indices] = self._log_probability([blocks[i] for i in indices], prefix, before, question)
-        return scores
-
-    def _log_probability(self, blocks: Sequence[Tensor], prefix: Tensor, before: Tensor, question: Tensor) -> Tensor:
-        ids = torch.stack([torch.cat((prefix, block, before, question)) for block in blocks]).to(self._decoder.device)
-        logits = self._decoder.model(ids, use_cache=False, logits_to_keep=question.shape[0] + 1).logits
-        targets = ids[:, -question.shape[0] :]
-        losses = torch.nn.functional.cross_entropy(logits[:, :-1].mT.float(), targets, reduction="none")
-        return -losses.sum(-1).cpu()
-
-    def _batch_size(self, question: Tensor) -> int:
-        vocabulary_size = self._decoder.model.get_input_embeddings().num_embeddings
-        return max(1, _MAX_LOGITS // (vocabulary_size * question.shape[0]))
 
     def _compute_queries(self, prefix: Tensor, question: Tensor) -> dict[Head, Tensor]:
         """Unrotated queries (T, d) by head."""

@@ -23,16 +23,17 @@ from ..base import Engine, Generated, generation_setting, require_cache
 from ..patching import refuse_wrapped, replace_method
 from .block_scorer import BlockScorer
 from .generation import GENERATORS, Query, RereadGenerator, repeats_per_row
-from .kv_cache import KeysValues, fill_cache, join_cached
+from .kv_cache import KeysValues, PrefixReader, fill_cache, join_cached
 from .positions import POSITIONS, Positions
 from .prompts import PromptSuffix, PromptTemplate
 from .retrieval_heads import retrieval_heads
 from .row_layout import Head, RowLayout
-from .selection import PassageSelector, RerankedBlocks
+from .selection import PassageSelector
 from .truncated import TruncatedDocument
 
 _WINDOW, _BLOCK, _NEW_TOKENS = 1024, 32, 256
-_TOP_K, _BROAD_TOP_K = 256, 2048
+_TOP_K, _BROAD_TOP_K = 512, 2048
+_CONTEXT_SHARES = (4, 2, 1)  # a question about a fact is answered from a quarter, half and all of top_k tokens
 _TRUNCATED_QUESTION = 128  # tokens that the truncated baseline leaves for the question and what surrounds it
 _TRUNCATED_ANSWER = 128  # and those that it leaves for an answer, unless max_new_tokens is given
 _SCORING_HEADS = 8
@@ -54,6 +55,7 @@ class CausalEngine(Engine):
         self.top_k = config.top_k or _TOP_K
         self._check_settings()
         self.template = PromptTemplate(tokenizer, self.decoder.max_positions >= _EXAMPLES_FROM)
+        self.prefix_reader = PrefixReader(self.decoder)
         self._generator = GENERATORS[self.selection](self)
         self._truncated: tuple[tuple[str, tuple[int, ...], int], TruncatedDocument] | None = None
         self._model_generate = model.generate
@@ -90,6 +92,11 @@ class CausalEngine(Engine):
         """The setting `top_k`; by default more for a broad question than for one about a fact."""
         return self.config.top_k or (_BROAD_TOP_K if is_broad(question) else _TOP_K)
 
+    def context_sizes(self, question: str) -> list[int]:
+        """Numbers of tokens of the contexts from which a question is answered: one for a broad question, or several."""
+        largest = self.selected_tokens(question)
+        return [largest] if is_broad(question) else [max(1, largest // share) for share in _CONTEXT_SHARES]
+
     def rank_heads(self) -> list[Head]:
         """The heads that score blocks: the best retrieval heads among the layers and heads of the settings."""
         return self._scoring_heads
@@ -116,13 +123,8 @@ class CausalEngine(Engine):
 
     @cached_property
     def passage_selector(self) -> PassageSelector:
-        """Selects passages for a broad question."""
+        """Selects passages for a question."""
         return PassageSelector(self.block_scorer, self.layout, self.block, self._splitter)
-
-    @cached_property
-    def block_selector(self) -> RerankedBlocks:
-        """Selects blocks for a question about a fact."""
-        return RerankedBlocks(self.block_scorer, self.layout, self.block, self.top_k, self._splitter)
 
     @cached_property
     def _splitter(self) -> PassageSplitter:
@@ -205,12 +207,12 @@ class CausalEngine(Engine):
         device = self.decoder.device
         source = TokenizedInput(document_ids.to(device), self.template.prefix(None).to(device), {})
         memory = self.indexer.index_inputs([source])[0]
-        return self._reread().build_prompt(Query(memory, self.template.suffix(question))).ids
+        return self._reread().build_prompts(Query(memory, self.template.suffix(question)))[-1].ids
 
     @torch.no_grad()
     def shorten_prompt(self, ids: Tensor) -> Tensor:
         """A long prompt (S,) shortened to its prefix, what its suffix needs of the middle, and its suffix."""
-        return self._reread().build_prompt(self._split_prompts([ids])[0]).ids
+        return self._reread().build_prompts(self._split_prompts([ids])[0])[-1].ids
 
     # --- Used by the generators --------------------------------------------------------------------------------
 
@@ -310,10 +312,9 @@ class CausalEngine(Engine):
             length = tokens.shape[0]
             start, end = min(_PREFIX, length // 4, self.window // 4), length - min(_SUFFIX, length // 4)
             inputs.append(TokenizedInput(tokens[start:end].to(device), tokens[:start].to(device), {}))
-            start_of_question = max(end, length - _QUESTION)
-            question, before = tokens[start_of_question:], tokens[end:start_of_question]
+            question = tokens[max(end, length - _QUESTION) :]
             text = "" if self.tokenizer is None else self.tokenizer.decode(question, skip_special_tokens=True)
-            suffixes.append(PromptSuffix(tokens[end:], question, before, text))
+            suffixes.append(PromptSuffix(tokens[end:], question, text))
         memories = self.indexer.index_inputs(inputs)
         return [Query(memory, suffix, own_prompt=True) for memory, suffix in zip(memories, suffixes, strict=True)]
 
@@ -329,7 +330,9 @@ class CausalEngine(Engine):
         cache_key = (text, tuple(prefix.tolist()), room)
         if self._truncated is None or self._truncated[0] != cache_key:
             self._truncated = None  # frees its memory first
-            document = TruncatedDocument(self.decoder, self.template, self.tokenizer, text, prefix, room)
+            document = TruncatedDocument(
+                self.decoder, self.template, self.tokenizer, text, prefix, room, self.prefix_reader
+            )
             self._truncated = (cache_key, document)
         return self._truncated[1]
 

@@ -17,9 +17,9 @@ from transformers import DynamicCache
 from ...errors import InputError
 from ...memory import Memory
 from ...provenance import Attention, Provenance
-from ...text.questions import is_broad
 from ..base import generation_setting, strip_padding
-from .kv_cache import KeysValues, pad_left, slice_prompt
+from .contexts import ContextChoice, stream_answer
+from .kv_cache import KeysValues, fill_cache, join_cached, pad_left, read_prefix, slice_prompt
 from .prompts import PromptSuffix
 from .row_layout import RowLayout
 from .selection import SelectedTokens, TopBlocks
@@ -65,10 +65,14 @@ class Query:
 
 @dataclass(frozen=True)
 class BuiltPrompt:
-    """A prompt (n,), and for each of its tokens its row in the memory (n,), -1 for tokens that are not in it."""
+    """A prompt (n,), and for each of its tokens its row in the memory (n,), -1 for tokens that are not in it.
+
+    `prefix_tokens`: how many of them stand before the document.
+    """
 
     ids: Tensor
     rows: Tensor
+    prefix_tokens: int
 
 
 class DocumentGenerator(ABC):
@@ -89,51 +93,78 @@ class DocumentGenerator(ABC):
 
 
 class RereadGenerator(DocumentGenerator):
-    """`reread`: the selected blocks are put into the prompt and read again by the plain model."""
+    """`reread`: the selected passages are put into the prompt and read again by the plain model.
+
+    A question about a fact is answered from several contexts, the best few passages and more of them, and the likeliest
+    answer is taken: in a small context less distracts the model, a large one has the answer more often.
+    """
 
     def layout(self) -> RowLayout:
         """Only the keys of the retrieval heads."""
         return RowLayout.for_heads(self._engine.decoder, self._engine.rank_heads())
 
     def generate(self, queries: list[Query], generation: dict[str, Any], provenance: bool) -> Tensor:
-        """New tokens behind prefix, selected blocks and suffix."""
-        prompts = [self.build_prompt(query) for query in queries]
-        ids, mask = pad_left([prompt.ids for prompt in prompts], self._engine.padding_id)
-        if not provenance:
-            return self._engine.new_tokens(ids, mask, generation)
-        output = self._engine.call_generate(ids, mask, {**generation, "return_dict_in_generate": True})
+        """New tokens behind prefix, selected passages and suffix."""
+        engine = self._engine
+        by_query = [self.build_prompts(query) for query in queries]
+        if generation_setting(engine.model, generation, "do_sample", False):  # the likeliest would be no fair sample
+            by_query = [contexts[-1:] for contexts in by_query]
+        choice = ContextChoice([len(contexts) for contexts in by_query])
+        prompts = [prompt for contexts in by_query for prompt in contexts]
+        ids, mask, cache = self._batch(prompts, generation)
+        arguments = {**choice.arguments(generation), "return_dict_in_generate": True}
+        output = engine.call_generate(ids, mask, arguments, cache)
         new_tokens = output.sequences[:, ids.shape[1] :]
-        per_query = new_tokens.shape[0] // len(queries)
-        beams = output.past_key_values.layers[0].keys.shape[0] // len(queries)
-        for number, (query, prompt) in enumerate(zip(queries, prompts, strict=True)):
-            cache = slice_prompt(output.past_key_values, number * beams, ids.shape[1], prompt.ids.shape[0])
-            if cache is not None:
-                answer = strip_padding(self._engine.model, generation, new_tokens[number * per_query])
-                query.layers = self._trace_attention(prompt, answer, cache)
-        return new_tokens
+        answers = [strip_padding(engine.model, generation, row) for row in new_tokens]
+        chosen = choice.choose(output, new_tokens, torch.tensor([len(answer) for answer in answers]))
+        answers_per_prompt = len(answers) // len(prompts)
+        if choice.is_needed and generation.get("streamer") is not None:
+            stream_answer(generation["streamer"], ids[:1], answers[chosen[0] * answers_per_prompt])
+        if provenance:
+            beams = output.past_key_values.layers[0].keys.shape[0] // len(prompts)
+            for query, number in zip(queries, chosen, strict=True):
+                columns = mask[number].nonzero()[:-1, 0]
+                prompt_cache = slice_prompt(output.past_key_values, number * beams, columns)
+                if prompt_cache is not None:
+                    answer = answers[number * answers_per_prompt]
+                    query.layers = self._trace_attention(prompts[number], answer, prompt_cache)
+        return new_tokens.unflatten(0, (-1, answers_per_prompt))[chosen].flatten(0, 1)
 
-    def build_prompt(self, query: Query) -> BuiltPrompt:
-        """Prefix, selected tokens, suffix.
+    def _batch(
+        self, prompts: list[BuiltPrompt], generation: dict[str, Any]
+    ) -> tuple[Tensor, Tensor, DynamicCache | None]:
+        """Token ids and mask of prompts, and a cache of their prefixes, which are the same for many questions."""
+        engine = self._engine
+        use_cache = generation_setting(engine.model, generation, "use_cache", True)
+        if not use_cache or min(prompt.prefix_tokens for prompt in prompts) == 0:
+            return *pad_left([prompt.ids for prompt in prompts], engine.padding_id), None
+        prefixes = [prompt.ids[: prompt.prefix_tokens] for prompt in prompts]
+        others = [prompt.ids[prompt.prefix_tokens :] for prompt in prompts]
+        by_layer = [list(rows) for rows in zip(*map(engine.prefix_reader.read, prefixes), strict=True)]
+        cache = fill_cache(engine.base.config, by_layer, repeats_per_row(engine.model, generation))
+        return *join_cached(prefixes, others, engine.padding_id), cache
 
-        The selected tokens are repeated if the window has room: a causal model's token has seen only what precedes it,
-        and in the second copy every token has seen all of the first.
-        """
-        engine, memory = self._engine, query.memory
-        if is_broad(query.suffix.text) and not query.own_prompt:
-            selected = engine.passage_selector.select(memory, query.suffix, engine.selected_tokens(query.suffix.text))
-        else:
-            selected = engine.block_selector.select(memory, query.suffix)
-        query.selected.append(selected)
+    def build_prompts(self, query: Query) -> list[BuiltPrompt]:
+        """Prefix, selected passages, suffix: one prompt for each context, the longest last."""
+        engine, memory, suffix = self._engine, query.memory, query.suffix
+        contexts = engine.passage_selector.select(memory, suffix, engine.context_sizes(suffix.text))
+        query.selected = contexts[-1:]  # it has all passages of the others
         prefix = memory.prefix_ids
         if not query.own_prompt:
-            prefix = engine.template.with_examples(prefix, query.suffix.text)
-        passage, suffix = memory.text_ids[selected.tokens], query.suffix.ids
-        room = engine.window - prefix.shape[0] - suffix.shape[0]
-        is_whole = selected.tokens.shape[0] == memory.text_tokens
-        copies = 1 if is_whole or 2 * passage.shape[0] > room else 2
-        no_prefix, no_suffix = torch.full_like(prefix, -1), torch.full_like(suffix, -1)
-        rows = torch.cat((no_prefix, *[selected.tokens + memory.prefix_tokens] * copies, no_suffix))
-        return BuiltPrompt(torch.cat((prefix, *[passage] * copies, suffix)), rows)
+            prefix = engine.template.with_examples(prefix, suffix.text)
+        return [self._build_prompt(prefix, memory, selected.tokens, suffix.ids) for selected in contexts]
+
+    def _build_prompt(self, prefix: Tensor, memory: Memory, tokens: Tensor, suffix: Tensor) -> BuiltPrompt:
+        """Passages that do not follow each other stand on lines of their own."""
+        line_break = self._engine.template.line_break
+        ids, rows = [prefix], [torch.full_like(prefix, -1)]
+        for number, run in enumerate(_runs(tokens)):
+            if number:
+                ids.append(line_break)
+                rows.append(torch.full_like(line_break, -1))
+            ids.append(memory.text_ids[run])
+            rows.append(run + memory.prefix_tokens)
+        return BuiltPrompt(torch.cat((*ids, suffix)), torch.cat((*rows, torch.full_like(suffix, -1))), len(prefix))
 
     def _trace_attention(self, prompt: BuiltPrompt, answer: Tensor, cache: DynamicCache) -> dict[int, Attention]:
         """Attention of the answer's tokens (T,) to tokens of the document, by layer.
@@ -226,19 +257,13 @@ class TopKGenerator(DocumentGenerator):
         documents = [TopKDocument(query.memory, engine.positions(query.memory), engine.top_k) for query in queries]
         prefixes = [query.memory.prefix_ids for query in queries]
         caches = [
-            self._prefix_cache(prefix, document.gap) for prefix, document in zip(prefixes, documents, strict=True)
+            read_prefix(engine.decoder, prefix, -document.gap)
+            for prefix, document in zip(prefixes, documents, strict=True)
         ]
         by_layer = [list(rows) for rows in zip(*caches, strict=True)]
         attention = TopKAttention(engine.decoder, engine.layout, documents, self._layers, engine.config.heads)
         with attention.active():
             return engine.continue_cache(queries, prefixes, by_layer, generation)
-
-    def _prefix_cache(self, prefix: Tensor, gap: int) -> list[KeysValues]:
-        """Keys and values (G, n, d) of each layer for the prefix, moved back by `gap` positions."""
-        decoder, cache = self._engine.decoder, DynamicCache()
-        positions = torch.arange(prefix.shape[0], device=decoder.device)[None] - gap
-        decoder.backbone(prefix[None].to(decoder.device), position_ids=positions, past_key_values=cache, use_cache=True)
-        return [(layer.keys[0], layer.values[0]) for layer in cache.layers]  # type: ignore[union-attr, index]
 
 
 GENERATORS: dict[str, type[DocumentGenerator]] = {
@@ -247,6 +272,12 @@ GENERATORS: dict[str, type[DocumentGenerator]] = {
     "blocks-by-layer": BlocksByLayerGenerator,
     "top-k": TopKGenerator,
 }
+
+
+def _runs(tokens: Tensor) -> list[Tensor]:
+    """Token numbers (m,) in order, cut where some are missing."""
+    cuts = ((tokens[1:] - tokens[:-1]) > 1).nonzero()[:, 0] + 1
+    return list(tokens.tensor_split(cuts))
 
 
 def repeats_per_row(model: Any, generation: dict[str, Any]) -> int:

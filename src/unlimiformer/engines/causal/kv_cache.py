@@ -9,6 +9,9 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from ...adapters.causal import CausalAdapter
+from ...memory.fingerprint import model_digest
+
 KeysValues = tuple[Tensor, Tensor]
 """Keys and values (G, n, d) of one layer and row."""
 
@@ -45,12 +48,36 @@ def fill_cache(config: Any, by_layer: list[list[KeysValues]], repeats: int) -> D
     return cache
 
 
-def slice_prompt(cache: Any, row: int, padded_length: int, length: int) -> DynamicCache | None:
-    """One row's cache of its prompt without the last token; None if a layer no longer holds all of the prompt."""
+def slice_prompt(cache: Any, row: int, columns: Tensor) -> DynamicCache | None:
+    """Some columns of one row of a cache; None if a layer no longer holds them all."""
     prompt_cache = DynamicCache()
     for number, layer in enumerate(cache.layers):
-        if layer.keys.shape[2] < max(padded_length, layer.get_seq_length()):  # a sliding window dropped the first
+        if layer.keys.shape[2] < max(int(columns[-1]) + 2, layer.get_seq_length()):  # a sliding window dropped some
             return None
-        columns = slice(padded_length - length, padded_length - 1)
-        prompt_cache.update(layer.keys[row : row + 1, :, columns], layer.values[row : row + 1, :, columns], number)
+        selected = columns.to(layer.keys.device)
+        prompt_cache.update(layer.keys[row, :, selected][None], layer.values[row, :, selected][None], number)
     return prompt_cache
+
+
+def read_prefix(decoder: CausalAdapter, prefix: Tensor, first_position: int = 0) -> list[KeysValues]:
+    """Keys and values (G, n, d) of each layer for a prefix (n,)."""
+    cache = DynamicCache()
+    positions = torch.arange(prefix.shape[0], device=decoder.device)[None] + first_position
+    decoder.backbone(prefix[None].to(decoder.device), position_ids=positions, past_key_values=cache, use_cache=True)
+    return [(layer.keys[0], layer.values[0]) for layer in cache.layers]  # type: ignore[union-attr, index]
+
+
+class PrefixReader:
+    """Keeps the keys and values of the last prefix, so that every question does not read the same examples again."""
+
+    def __init__(self, decoder: CausalAdapter) -> None:
+        self._decoder = decoder
+        self._last: tuple[tuple, list[KeysValues]] | None = None
+
+    def read(self, prefix: Tensor) -> list[KeysValues]:
+        """Keys and values (G, n, d) of each layer for a prefix (n,), with the model's present weights."""
+        digest = model_digest(self._decoder.model.config, self._decoder.backbone)
+        key = (digest, tuple(prefix.tolist()))
+        if self._last is None or self._last[0] != key:
+            self._last = (key, read_prefix(self._decoder, prefix))
+        return self._last[1]

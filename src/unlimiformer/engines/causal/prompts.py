@@ -19,10 +19,14 @@ from ...text.tokenization import prefix_token_ids
 
 _EXAMPLE_TEXT = (
     "The ferryman's daughter rowed out alone that night, for she feared that the storm would take her father's nets. "
-    "She came home at dawn with wet hair and all nine of them."
+    "The old man stood on the bank and wept, because he thought that he had lost her. She came home at dawn with wet "
+    "hair and all nine nets, and he laughed and baked her a cake."
 )
 _EXAMPLES = (  # questions about it, and answers as short as they should be
+    ("Who went out on the water?", "the ferryman's daughter"),
     ("Why did the girl go out in the boat?", "She feared that the storm would take her father's nets."),
+    ("How did the old man feel while she was away?", "sad"),
+    ("What did the old man do when she came home?", "He laughed and baked her a cake."),
     ("How many nets did she bring home?", "nine"),
 )
 _DOCUMENT, _QUESTION = "⟦the document⟧", "⟦the question⟧"
@@ -38,13 +42,12 @@ class PromptSuffix:
     Parameters
     ----------
     ids : (n,) all token ids.
-    question, before : those of the question alone, and those before it.
+    question : those of the question alone.
     text : the question.
     """
 
     ids: Tensor
     question: Tensor
-    before: Tensor
     text: str
 
 
@@ -76,6 +79,11 @@ class PromptTemplate:
         examples = extended[same : extended.shape[0] - (plain.shape[0] - same)]
         return torch.cat((prefix[:same], examples, prefix[same:]))
 
+    @cached_property
+    def line_break(self) -> Tensor:
+        """Token ids of a line break; none without a tokenizer."""
+        return torch.empty(0, dtype=torch.long) if self._tokenizer is None else self._tokenize("\n")
+
     @property
     def longest_prefix(self) -> int:
         """Number of tokens of a prefix with examples and without an instruction."""
@@ -103,9 +111,8 @@ class PromptTemplate:
         if not question.strip():
             raise InputError("the prompt is empty; expected what the model is to do with the document")
         _, after = self._render(None)
-        before = after.partition(_QUESTION)[0].rstrip(" ")  # a word's space belongs to its token
         ids = self._tokenize(after.replace(_QUESTION, question))
-        return PromptSuffix(ids, self._tokenize(f" {question}"), self._tokenize(before), question)
+        return PromptSuffix(ids, self._tokenize(f" {question}"), question)
 
     @property
     def _has_chat_template(self) -> bool:

@@ -7,20 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from ...memory import Memory
-from ...text.passages import PassageSplitter
+from ...text.passages import PassageSplitter, Span
 from ...text.word_search import WordSearch
 from .block_scorer import BlockScorer
 from .prompts import PromptSuffix
 from .row_layout import Head, RowLayout
 
 _WORD_WEIGHT = 0.5  # of shared words, next to attention
-_CANDIDATES = 12  # blocks that are reranked
-_MARGIN = 1.0  # how much less likely (natural logarithm) than the best block another one may make the question
 _NEIGHBOUR_SHARES = (0.5, 0.25)  # of the scores of the next passages, and of those behind them
 
 
@@ -47,76 +46,29 @@ class SelectedTokens:
         return cls(tokens, weights[tokens] / weights[tokens].sum())
 
 
-class RerankedBlocks:
-    """The blocks that the retrieval heads attend to and that make the question likely: for a question about a fact.
-
-    Blocks that are nearly as good as the best one are selected too, at most `top_k` tokens.
-    """
-
-    def __init__(
-        self, scorer: BlockScorer, layout: RowLayout, block: int, top_k: int, splitter: PassageSplitter
-    ) -> None:
-        self._scorer, self._layout, self._block, self._splitter = scorer, layout, block, splitter
-        self._max_blocks = max(1, top_k // block)
-
-    def select(self, memory: Memory, suffix: PromptSuffix) -> SelectedTokens:
-        """The tokens from which this question is answered."""
-        length = memory.text_tokens
-        if memory.windows == 1 or length <= self._block:
-            return SelectedTokens.everything(memory)
-        by_head = self._scorer.score_blocks(memory, self._layout, suffix.question)
-        scores = torch.stack(list(by_head.values())).sum(0)
-        candidates = scores.topk(min(max(_CANDIDATES, self._max_blocks), scores.shape[0])).indices.tolist()
-        document = memory.text_ids
-        spans = [self._complete_sentences(block, document) for block in candidates]
-        texts = [document[start:stop] for start, stop in spans]
-        likelihoods = self._scorer.rerank(memory.prefix_ids, texts, suffix.before, suffix.question)
-        best = likelihoods.argsort(descending=True)[: self._max_blocks].tolist()
-        shares = (likelihoods - likelihoods.max()).exp()
-        threshold = likelihoods.max() - _MARGIN
-        selected = {spans[i]: float(shares[i]) for i in best if likelihoods[i] >= threshold}
-        return SelectedTokens.from_spans(selected, length)
-
-    def _complete_sentences(self, block: int, document: Tensor) -> tuple[int, int]:
-        """A block's tokens, extended by at most a block on either side to whole sentences."""
-        start, stop = block * self._block, min(document.shape[0], (block + 1) * self._block)
-        lowest, highest = max(0, start - self._block), min(document.shape[0], stop + self._block)
-        while start > lowest and not self._splitter.ends_sentence(int(document[start - 1])):
-            start -= 1
-        while stop < highest and not self._splitter.ends_sentence(int(document[stop - 1])):
-            stop += 1
-        return start, stop
-
-
 class PassageSelector:
     """The best passages: those that the retrieval heads attend to and that share words with the question.
 
-    They are for broad questions. A passage gains from its neighbours, because what answers a question often stands next
-    to what names its subject.
+    A passage gains from its neighbours, because what answers a question often stands next to what names its subject.
     """
 
     def __init__(self, scorer: BlockScorer, layout: RowLayout, block: int, splitter: PassageSplitter) -> None:
         self._scorer, self._layout, self._block, self._splitter = scorer, layout, block, splitter
         self._indexed: tuple[int, PassageIndex] | None = None
 
-    def select(self, memory: Memory, suffix: PromptSuffix, max_tokens: int) -> SelectedTokens:
-        """At most `max_tokens` tokens from which this question is answered."""
+    def select(self, memory: Memory, suffix: PromptSuffix, sizes: Sequence[int]) -> list[SelectedTokens]:
+        """For each size the best passages, together at most so many tokens; each size once if they are the same."""
         length = memory.text_tokens
-        if memory.windows == 1 or length <= max_tokens:
-            return SelectedTokens.everything(memory)
-        index = self._index(memory)
-        scores = self.score(memory, suffix)
-        selected: list[int] = []
-        tokens = 0
-        for passage in scores.argsort(descending=True).tolist():
-            start, stop = index.spans[passage]
-            tokens += stop - start
-            if tokens > max_tokens:
-                break
-            selected.append(passage)
-        shares = (scores[selected] - scores[selected].max()).exp().tolist()
-        spans = {index.spans[passage]: share for passage, share in zip(selected, shares, strict=True)}
-        return SelectedTokens.from_spans(spans, length)
+        if memory.windows == 1 or length <= min(sizes):
+            return [SelectedTokens.everything(memory)]
+        scores, spans = self.score(memory, suffix), self._index(memory).spans
+        ranking = scores.argsort(descending=True).tolist()
+        counts = sorted({_fitting([spans[passage] for passage in ranking], size) for size in sizes})
+        return [self._selected(ranking[:count], scores, spans, length) for count in counts]
+
+    def _selected(self, passages: list[int], scores: Tensor, spans: list[Span], length: int) -> SelectedTokens:
+        shares = (scores[passages] - scores[passages].max()).exp().tolist()
+        return SelectedTokens.from_spans({spans[p]: share for p, share in zip(passages, shares, strict=True)}, length)
 
     def score(self, memory: Memory, suffix: PromptSuffix) -> Tensor:
         """Score (n,) of every passage for a question."""
@@ -145,6 +97,12 @@ class PassageIndex:
         bounds = torch.tensor(self.spans)
         sums = torch.cat((torch.zeros(1, dtype=torch.float64), scores.double().repeat_interleave(block).cumsum(0)))
         return ((sums[bounds[:, 1]] - sums[bounds[:, 0]]) / (bounds[:, 1] - bounds[:, 0])).float()
+
+
+def _fitting(spans: Sequence[Span], max_tokens: int) -> int:
+    """How many of the first spans have at most `max_tokens` tokens together; at least one."""
+    totals = accumulate(stop - start for start, stop in spans)
+    return max(1, sum(total <= max_tokens for total in totals))
 
 
 def _standardize(scores: Tensor) -> Tensor:

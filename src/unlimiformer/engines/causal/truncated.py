@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
 from ...adapters.causal import CausalAdapter
+from .kv_cache import PrefixReader, fill_cache
 from .prompts import PromptTemplate
 
 
@@ -20,17 +20,26 @@ class TruncatedDocument:
     ----------
     prefix : (n,) token ids before the text.
     room : number of tokens of the text that are read.
+    prefix_reader : reads the prefix, unless it has just read the same.
     """
 
     def __init__(
-        self, decoder: CausalAdapter, template: PromptTemplate, tokenizer: Any, text: str, prefix: Tensor, room: int
+        self,
+        decoder: CausalAdapter,
+        template: PromptTemplate,
+        tokenizer: Any,
+        text: str,
+        prefix: Tensor,
+        room: int,
+        prefix_reader: PrefixReader,
     ) -> None:
         self._model, self._template, self._tokenizer = decoder.model, template, tokenizer
         ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-        self._ids = torch.cat((prefix, torch.tensor(ids)[:room]))
-        self._cache = DynamicCache()
+        read = torch.tensor(ids)[:room]
+        self._ids = torch.cat((prefix, read))
         with torch.no_grad():
-            decoder.backbone(self._ids[None].to(decoder.device), past_key_values=self._cache, use_cache=True)
+            self._cache = fill_cache(decoder.model.config, [[layer] for layer in prefix_reader.read(prefix)], repeats=1)
+            decoder.backbone(read[None].to(decoder.device), past_key_values=self._cache, use_cache=True)
 
     def ask(self, question: str, **generation: Any) -> str:
         """Answer a question about the beginning of the document."""
