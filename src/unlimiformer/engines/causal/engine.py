@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import DynamicCache
 
 from ...adapters.registry import causal_adapter_for
 from ...config import UnlimiformerConfig
@@ -252,11 +253,16 @@ class CausalEngine(Engine):
         device = self.decoder.device
         return self._model_generate(input_ids=ids.to(device), attention_mask=mask.to(device), **arguments)
 
-    def new_tokens(self, ids: Tensor, mask: Tensor, generation: dict[str, Any], cache: Any = None) -> Tensor:
-        """Generated tokens (rows, T) behind prompts (B, n)."""
-        output = self.call_generate(ids, mask, generation, cache)
-        sequences = output if isinstance(output, Tensor) else output.sequences
-        return sequences[:, ids.shape[1] :]
+    def cached_prompts(
+        self,
+        cached_ids: list[Tensor],
+        others: list[Tensor],
+        by_layer: list[list[KeysValues]],
+        generation: dict[str, Any],
+    ) -> tuple[Tensor, Tensor, DynamicCache]:
+        """Token ids and mask of prompts, and a cache of their first tokens: keys and values of each layer and row."""
+        cache = fill_cache(self.base.config, by_layer, repeats_per_row(self.model, generation))
+        return *join_cached(cached_ids, others, self.padding_id), cache
 
     def continue_cache(
         self,
@@ -265,10 +271,12 @@ class CausalEngine(Engine):
         by_layer: list[list[KeysValues]],
         generation: dict[str, Any],
     ) -> Tensor:
-        """Generated tokens behind a cache: token ids of each row, keys and values of each layer and row."""
-        cache = fill_cache(self.base.config, by_layer, repeats_per_row(self.model, generation))
-        ids, mask = join_cached(cached_ids, [query.suffix.ids for query in queries], self.padding_id)
-        return self.new_tokens(ids, mask, generation, cache)
+        """Generated tokens (rows, T) behind a cache and the suffixes of the queries."""
+        suffixes = [query.suffix.ids for query in queries]
+        ids, mask, cache = self.cached_prompts(cached_ids, suffixes, by_layer, generation)
+        output = self.call_generate(ids, mask, generation, cache)
+        sequences = output if isinstance(output, Tensor) else output.sequences
+        return sequences[:, ids.shape[1] :]
 
     # --- Long prompts in the model's own `generate` ------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from ...memory import Memory
 from ...provenance import Attention, Provenance
 from ..base import generation_setting, strip_padding
 from .contexts import ContextChoice, stream_answer
-from .kv_cache import KeysValues, fill_cache, join_cached, pad_left, read_prefix, slice_prompt
+from .kv_cache import KeysValues, pad_left, read_prefix, slice_prompt
 from .prompts import PromptSuffix
 from .row_layout import RowLayout
 from .selection import SelectedTokens, TopBlocks
@@ -95,8 +95,8 @@ class DocumentGenerator(ABC):
 class RereadGenerator(DocumentGenerator):
     """`reread`: the selected passages are put into the prompt and read again by the plain model.
 
-    A question about a fact is answered from several contexts, the best few passages and more of them, and the likeliest
-    answer is taken: in a small context less distracts the model, a large one has the answer more often.
+    A question about a fact is answered from several contexts, the best few passages and more of them: in a small one
+    less distracts the model, a large one has the answer more often. `ContextChoice` takes one of the answers.
     """
 
     def layout(self) -> RowLayout:
@@ -140,9 +140,12 @@ class RereadGenerator(DocumentGenerator):
             return *pad_left([prompt.ids for prompt in prompts], engine.padding_id), None
         prefixes = [prompt.ids[: prompt.prefix_tokens] for prompt in prompts]
         others = [prompt.ids[prompt.prefix_tokens :] for prompt in prompts]
-        by_layer = [list(rows) for rows in zip(*map(engine.prefix_reader.read, prefixes), strict=True)]
-        cache = fill_cache(engine.base.config, by_layer, repeats_per_row(engine.model, generation))
-        return *join_cached(prefixes, others, engine.padding_id), cache
+        keys = [tuple(prefix.tolist()) for prefix in prefixes]
+        read = {
+            key: engine.prefix_reader.read(prefix) for key, prefix in dict(zip(keys, prefixes, strict=True)).items()
+        }
+        by_layer = [list(rows) for rows in zip(*(read[key] for key in keys), strict=True)]
+        return engine.cached_prompts(prefixes, others, by_layer, generation)
 
     def build_prompts(self, query: Query) -> list[BuiltPrompt]:
         """Prefix, selected passages, suffix: one prompt for each context, the longest last."""

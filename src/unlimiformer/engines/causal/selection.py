@@ -63,7 +63,8 @@ class PassageSelector:
             return [SelectedTokens.everything(memory)]
         scores, spans = self.score(memory, suffix), self._index(memory).spans
         ranking = scores.argsort(descending=True).tolist()
-        counts = sorted({_fitting([spans[passage] for passage in ranking], size) for size in sizes})
+        ranked = [spans[passage] for passage in ranking]
+        counts = sorted({_fitting(ranked, size) for size in sizes})
         return [self._selected(ranking[:count], scores, spans, length) for count in counts]
 
     def _selected(self, passages: list[int], scores: Tensor, spans: list[Span], length: int) -> SelectedTokens:
