@@ -241,6 +241,8 @@ def test_options_in_prose_exist():
         if page.name == "LOG.md":
             continue
         prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M)
+        if page.name == "migration.md":  # the first column has the flags of the original code
+            prose = re.sub(r"^\|[^|]*\|", "|", prose, flags=re.M)
         assert set(re.findall(r"(?<![\w-])--[a-z][\w-]*", prose)) <= declared | other_tools, page.name
 
 

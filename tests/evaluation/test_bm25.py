@@ -72,7 +72,8 @@ def test_the_plain_model_answers_from_the_passages(model, settings):
     answerer = Answerer.wrap(model, tokenizer, UnlimiformerConfig(**settings), question_format, generation, "bm25")
     with answerer.wrapped as wrapped:
         engine = wrapped.engine
-        budget = engine.top_k if engine.kind == "decoder-only" else engine.context_length
+        room_behind_question = engine.truncated_room(generation) - 2
+        budget = engine.top_k if engine.kind == "decoder-only" else room_behind_question
         seen = BM25Search(document, tokenizer).select("w33 w34", budget)
         passages = "\n".join(document[start:end].strip() for start, end in seen)
         text, prompt = (f"w33 w34 {passages}", None) if engine.kind == "encoder-decoder" else (passages, "w33 w34")

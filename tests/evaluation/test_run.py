@@ -42,7 +42,13 @@ def data(tmp_path_factory):
 
 
 def _settings(model, data, **changes):
-    fields = {"model": model, "data": data, "new_tokens": 6, "form": "{question} w9", "config": {"top_k": 8}}
+    fields = {
+        "model": model,
+        "data": data,
+        "generation": {"max_new_tokens": 6},
+        "form": "{question} w9",
+        "config": {"top_k": 8},
+    }
     return EvaluationSettings(**{**fields, **changes})
 
 
@@ -70,10 +76,12 @@ def test_methods_answer_as_the_wrapper_does(model, data, tmp_path):
                 document, question = lines[row["question"]]["document"], row["question"]
                 output = wrapped.generate(document, prefix=f"{question} w9", max_new_tokens=6, do_sample=False)
                 assert answers[question] == output.text
-    methods.remove("bm25")  # these documents are one passage: as truncated
+    methods.remove("bm25")
     by_method = [sorted(_answers(tmp_path / method).values()) for method in methods]
     assert len(set(map(json.dumps, by_method))) == 5, "all methods differ on this data"
-    assert _answers(tmp_path / "bm25") == _answers(tmp_path / "truncate")
+    for method in ("bm25", "truncate"):  # behind a space both have the same tokens: these documents are one passage
+        evaluate(_settings(model, data, method=method, form="{question} w9 "), tmp_path / f"spaced-{method}")
+    assert _answers(tmp_path / "spaced-bm25") == _answers(tmp_path / "spaced-truncate")
 
 
 def test_longest_documents_come_first_and_batches_change_no_answer(model, data, tmp_path):
@@ -93,7 +101,8 @@ def test_longest_documents_come_first_and_batches_change_no_answer(model, data, 
 @pytest.mark.parametrize("temperature", [0.0, 1.5])
 def test_resumed_run_ends_with_the_same_numbers(model, data, tmp_path, monkeypatch, temperature):
     seeds = (0, 1) if temperature else (0,)
-    settings = _settings(model, data, batch_size=2, temperature=temperature, seeds=seeds)
+    sampling = {"do_sample": True, "temperature": temperature} if temperature else {}
+    settings = _settings(model, data, batch_size=2, generation={"max_new_tokens": 6, **sampling}, seeds=seeds)
     whole = evaluate(settings, tmp_path / "whole")
     answers, calls = run.Answerer.answers, []
 
@@ -121,6 +130,48 @@ def test_resumed_run_ends_with_the_same_numbers(model, data, tmp_path, monkeypat
     assert set(evaluate(replace(settings, metrics=("exact_match",)), tmp_path / "stopped").metrics) == {"exact_match"}
 
 
+def test_a_test_split_gives_a_submission_without_scores(model, tmp_path):
+    path = tmp_path / "test.jsonl"
+    rows = [{"id": f"id{number}", "input": f"w{number}\n\nw5 w6 w7", "output": None} for number in range(2)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    result = evaluate(_settings(model, str(path), task="qasper"), tmp_path / "run")
+    assert result.metrics == {} and result.scores == {} and len(result.keys) == 2
+    submission = json.loads((tmp_path / "run" / run.SUBMISSION).read_text())
+    assert submission.keys() == {"id0", "id1"} and sorted(submission.values()) == sorted(
+        row["answer"] for row in _read(tmp_path / "run" / run.PREDICTIONS)
+    )
+    rows[0]["output"] = "w5"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(InputError, match="has answers to some questions only"):
+        evaluate(_settings(model, str(path), task="qasper"), tmp_path / "mixed")
+
+
+@pytest.mark.parametrize("place", ["window", "first", "decoder"])
+def test_nothing_is_asked_for_a_summary_unless_somebody_wants_it(model, tmp_path, monkeypatch, place):
+    path = tmp_path / "books.jsonl"
+    path.write_text(json.dumps({"document": make_book(60), "answer": "w1"}) + "\n")
+    index, indexed = Unlimiformer.index, []
+
+    def record(self, source, *arguments, prefix=None, **options):
+        indexed.append((source, prefix))
+        return index(self, source, *arguments, prefix=prefix, **options)
+
+    monkeypatch.setattr(Unlimiformer, "index", record)
+    generate, prompts = Unlimiformer.generate, []
+
+    def record_prompt(self, sources, prompt=None, prefix=None, **options):
+        prompts.append((sources, prompt, prefix))
+        return generate(self, sources, prompt=prompt, prefix=prefix, **options)
+
+    monkeypatch.setattr(Unlimiformer, "generate", record_prompt)
+    evaluate(_settings(model, str(path), place=place), tmp_path / "plain")
+    assert all(prefix is None for _, prefix in indexed) and {source for source, _ in indexed} <= {make_book(60)}
+    assert all(prompt in (None, [None]) and prefix is None for _, prompt, prefix in prompts)
+    assert "w7 w9" not in str(indexed + prompts)
+    evaluate(_settings(model, str(path), place=place, summary_prompt="w7"), tmp_path / "asked")
+    assert "w7 w9" in str(indexed + prompts)
+
+
 def test_resume_a_run_of_an_earlier_version(model, data, tmp_path):
     """Its folder has no lock."""
     settings, folder = _settings(model, data), tmp_path / "run"
@@ -130,22 +181,24 @@ def test_resume_a_run_of_an_earlier_version(model, data, tmp_path):
     rows = (folder / run.PREDICTIONS).read_text().splitlines(keepends=True)
     (folder / run.PREDICTIONS).write_text("".join(rows[:2]))
     stored = json.loads((folder / run.SETTINGS).read_text())
-    assert {"model_digest", "made_by", "items", "task_version", "new_tokens", "seeds"} <= stored.keys()
+    assert {"model_digest", "made_by", "items", "task_version", "max_new_tokens", "seeds"} <= stored.keys()
     resumed = evaluate(settings, folder)
     assert resumed.scores == whole.scores
     assert (folder / run.PREDICTIONS).read_text().splitlines(keepends=True)[:2] == rows[:2]
 
 
 def test_run_with_other_settings_is_refused(model, data, tmp_path):
-    evaluate(_settings(model, data), tmp_path / "run")
-    with pytest.raises(InputError, match=r"was started with beams 1; give these settings, or choose another output"):
-        evaluate(_settings(model, data, beams=2), tmp_path / "run")
+    evaluate(_settings(model, data, generation={"max_new_tokens": 6, "num_beams": 1}), tmp_path / "run")
+    with pytest.raises(
+        InputError, match=r"was started with num_beams 1; give these settings, or choose another output"
+    ):
+        evaluate(_settings(model, data, generation={"max_new_tokens": 6, "num_beams": 2}), tmp_path / "run")
     task = tmp_path / "task.yaml"
     task.write_text("version: 1\nabout: mine\nmetrics: [f1]\nnew_tokens: 3\n")
-    settings = _settings(model, data, task=str(task), new_tokens=None)
+    settings = _settings(model, data, task=str(task), generation={})
     evaluate(settings, tmp_path / "task")
     task.write_text("version: 2\nabout: mine\nmetrics: [f1]\nnew_tokens: 5\n")
-    with pytest.raises(InputError, match=r"was started with new_tokens 3, task_version 1"):
+    with pytest.raises(InputError, match=r"was started with max_new_tokens 3, task_version 1"):
         evaluate(settings, tmp_path / "task")
     other = tmp_path / "other.jsonl"
     other.write_text('{"document": "w1", "answer": "w2"}\n')
@@ -303,11 +356,14 @@ def test_questions_in_the_decoder_share_one_index_per_document(model, data, tmp_
 
 def test_decoder_only_model(tokenizer, data, tmp_path):
     folder = save(tmp_path / "llama", tiny_decoder("llama"), tokenizer)
-    changes = {"config": {"window": WINDOW, "top_k": 8, "block": 4}, "form": None, "new_tokens": 3}
+    changes = {"config": {"window": WINDOW, "top_k": 8, "block": 4}, "form": None, "generation": {"max_new_tokens": 3}}
     ours = evaluate(_settings(folder, data, **changes), tmp_path / "ours")
     plain = evaluate(_settings(folder, data, method="truncate", **changes), tmp_path / "plain")
     assert ours.keys == plain.keys and _answers(tmp_path / "ours") != _answers(tmp_path / "plain")
-    beams = evaluate(_settings(folder, data, method="truncate", beams=3, **changes), tmp_path / "beams")
+    beams = evaluate(
+        _settings(folder, data, method="truncate", **{**changes, "generation": {"max_new_tokens": 3, "num_beams": 3}}),
+        tmp_path / "beams",
+    )
     assert beams.keys == plain.keys
     full = evaluate(_settings(folder, data, method="full", **changes), tmp_path / "full")
     assert full.keys == plain.keys and _answers(tmp_path / "full") != _answers(tmp_path / "plain")
@@ -343,7 +399,7 @@ def test_result_carries_settings_and_versions(model, data, tmp_path):
             "the method is 'full' and BartForConditionalGeneration is an encoder–decoder, which reads",
         ),
         ({"method": "sled"}, "top_k was given with method 'sled', which decides it"),
-        ({"config": {"focus": 40}}, "focus is 40 and questions stand before every window"),
+        ({"config": {"focus": 40}}, "focus is 40 and questions stand before the document"),
         ({"task": "poetry"}, "no task 'poetry'"),
     ],
 )

@@ -22,11 +22,11 @@ import pytest
 
 from unlimiformer import UnlimiformerError, hub
 from unlimiformer.errors import InputError, MissingPackageError, StorageError
-from unlimiformer.hub import cache
+from unlimiformer.hub import cache, hub_file
 from unlimiformer.hub import download as download_module
 from unlimiformer.hub.archive import extract_files
 from unlimiformer.hub.download import download
-from unlimiformer.hub.registry import JoinedFile, ModelEntry, Package, TextEntry
+from unlimiformer.hub.registry import HubFile, JoinedFile, ModelEntry, Package, TextEntry
 
 
 @pytest.fixture(autouse=True)
@@ -211,6 +211,33 @@ def _register_parts(monkeypatch, index, joined=None, parts=None, name="toy") -> 
     members = tuple(f"part{n}/data" for n in parts)
     entry = replace(cache.MODELS[name], packages=packages, members=members, joined=joined)
     monkeypatch.setitem(cache.MODELS, name, entry)
+
+
+def test_a_model_hub_is_tried_first_and_its_file_must_be_the_same(index, tmp_path, monkeypatch):
+    _register_parts(monkeypatch, index)
+    entry = replace(cache.MODELS["toy"], hub_file=HubFile("author/toy-GGUF", "toy-q4.gguf"))
+    monkeypatch.setitem(cache.MODELS, "toy", entry)
+    asked: list[tuple[str, str]] = []
+
+    def answer_with(data):
+        def download(repository, path, local_dir, **options):
+            asked.append((repository, path))
+            if data is None:
+                raise OSError("no network")
+            local_dir.mkdir(parents=True, exist_ok=True)
+            (local_dir / path).write_bytes(data)
+            return str(local_dir / path)
+
+        return download
+
+    for data, origin in ((None, "packages"), (b"another file", "packages"), (b"".join(_PARTS), "author/toy-GGUF")):
+        monkeypatch.setenv("UNLIMIFORMER_CACHE", str(tmp_path / str(len(asked))))
+        monkeypatch.setattr("huggingface_hub.hf_hub_download", answer_with(data))
+        monkeypatch.setattr(hub_file, "hub_is_reachable", lambda: True)
+        folder = hub.get_model("toy")
+        assert json.loads((folder / "about.json").read_text())["origin"] == origin
+        assert (folder / "model.gguf").read_bytes() == b"".join(_PARTS)
+    assert asked == [("author/toy-GGUF", "toy-q4.gguf")] * 3
 
 
 def test_parts_of_several_packages_are_joined(index, tmp_path, monkeypatch):

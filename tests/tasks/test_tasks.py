@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -44,7 +45,9 @@ def test_malformed_line_is_named_by_its_number(tmp_path, line, message):
 
 
 def test_unknown_source_and_empty_file(tmp_path):
-    with pytest.raises(InputError, match="expected a JSONL file, condensed:FILE, or one of: booksum"):
+    with pytest.raises(
+        InputError, match="expected a JSONL file, TASK:FILE, condensed:FILE, passages:FILE, or one of: booksum"
+    ):
         examples("nowhere.jsonl")
     (tmp_path / "empty.jsonl").write_text("\n")
     with pytest.raises(InputError, match="has no examples"):
@@ -84,6 +87,30 @@ def test_condensed_documents_keep_what_the_answers_are_about():
     assert len(words) < 4 * 2 * 100 < len(document.split())
     positions = [lines.index(line) for line in short[0].document.split("\n")]
     assert positions == sorted(positions)
+
+
+def test_passages_of_a_question_hold_its_evidence_in_order(tmp_path):
+    sentences = [
+        f"Sentence {i} tells of word{i} and of many other things that people say every day." for i in range(200)
+    ]
+    document = " ".join(sentences)
+    start = document.index("Sentence 150")
+    spans = [[start, start + 20]]
+    row = {"document": document, "questions": [{"question": "Who saw word7?", "answer": "x", "spans": spans}] * 20}
+    row["questions"].append({"question": "And who?", "answer": "word90"})
+    path = tmp_path / "d.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    shortened = examples(f"passages:{path}")
+    assert len(shortened) == 21 and shortened == examples(f"passages:{path}"), "always the same"
+    lengths = [len(example.document.split()) for example in shortened]
+    assert max(lengths) <= 330 and min(lengths) < 180 and max(lengths) > 260, "different numbers of words"
+    for example in shortened[:-1]:
+        assert "Sentence 150 " in example.document
+        assert "word7 " in example.document or len(example.document.split()) < 160, "then there is room for more"
+        numbers = [int(number) for number in re.findall(r"Sentence (\d+)", example.document)]
+        assert numbers == sorted(numbers)
+        assert all(line.startswith("Sentence") and line.endswith("day.") for line in example.document.split("\n"))
+    assert "word90 " in shortened[-1].document, "without evidence the answer's words count"
 
 
 def test_several_sources_with_synthetic_tasks(tmp_path, monkeypatch):
@@ -156,6 +183,26 @@ def test_wikisum_is_ranked_by_tfidf():
     assert example.document.split("\n") == ["the lamp of Riga", "Riga and Riga again", "nothing here", "the the the"]
     with pytest.raises(InputError, match="list of texts"):
         task("wikisum").example({**row, "paragraphs": "one"})
+
+
+def test_wikisum_leaves_out_short_inputs_and_takes_the_same_sample(tmp_path, monkeypatch):
+    rows = [
+        {"title": "w", "paragraphs": [f"w{number}", "word " * length], "summary": f"s{number}"}
+        for number, length in enumerate([1400, 1500, 1600, 1700, 1455, 1456])
+    ]
+    path = tmp_path / "wikisum.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert [example.answer for example in examples(f"wikisum:{path}")] == ["s1", "s2", "s3", "s5"]
+    sampled = replace(task("wikisum"), sample={"train": 2})
+    first = sampled.load(path, "train")
+    assert len(first) == 2 and first == sampled.load(path, "train")
+    assert len(sampled.load(path, "validation")) == 4
+
+
+def test_a_test_split_has_no_answers(tmp_path):
+    path = tmp_path / "test.jsonl"
+    path.write_text(json.dumps({"id": "a", "input": "Who?\n\nIt was Ann.", "output": None}) + "\n")
+    assert task("qasper").load(path) == [Example("It was Ann.", None, "Who?", "a")]
 
 
 def test_task_from_a_yaml_file(tmp_path):

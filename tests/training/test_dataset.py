@@ -22,13 +22,33 @@ def _dataset(tokenizer, examples, place, method=None, limits=NO_LIMITS):
 
 
 def test_chunks_cover_the_document_once_and_fit_the_window(tokenizer):
-    document = " ".join(f"w{i}" for i in range(40))
+    document = " ".join(f"w{i}" for i in range(48))
     dataset = _dataset(tokenizer, [Example(document, "w1", "w2 w3")], "window", "chunked")
     items = [dataset[i] for i in range(len(dataset))]
     assert all(len(item["prefix_ids"]) + len(item["input_ids"]) <= 16 for item in items)
     tokens = [token for item in items for token in item["input_ids"].tolist() if token not in (1, 2)]
     assert tokens == tokenizer(document, add_special_tokens=False)["input_ids"]
     assert all(int(item["input_ids"][-1]) == tokenizer.eos_token_id for item in items)
+
+
+@pytest.mark.parametrize(("words", "chunks"), [(45, [12, 12, 12]), (46, [12, 12, 12, 10]), (3, [3])])
+def test_a_last_chunk_of_fewer_than_ten_tokens_is_left_out(tokenizer, words, chunks):
+    document = " ".join(f"w{i}" for i in range(words))
+    dataset = _dataset(tokenizer, [Example(document, "w1", "w2 w3")], "window", "chunked")
+    assert [len(dataset[i]["input_ids"]) - 1 for i in range(len(dataset))] == chunks
+
+
+def test_question_once_in_front_is_part_of_the_document(tokenizer):
+    dataset = _dataset(tokenizer, [Example("w5 w6", "w7", "w9")], "first", "retrieval")
+    assert tokenizer.decode(dataset[0]["input_ids"]) == "<s> w9 w5 w6 </s>"
+    assert dataset[0]["prefix_ids"].numel() == 0 and dataset[0]["prompt_ids"].numel() == 0
+
+
+@pytest.mark.parametrize("place", ["window", "first", "decoder"])
+def test_nothing_stands_before_the_document_of_a_summary(tokenizer, place):
+    dataset = _dataset(tokenizer, [Example("w5 w6", "w7")], place, "retrieval")
+    assert tokenizer.decode(dataset[0]["input_ids"]) == "<s> w5 w6 </s>"
+    assert dataset[0]["prefix_ids"].numel() == 0 and dataset[0]["prompt_ids"].numel() == 0
 
 
 def test_collator_makes_the_inputs_of_the_plain_model(tokenizer):

@@ -15,7 +15,8 @@ from conftest import make_book
 from training_helpers import assert_same_weights, load_weights, read_metrics, write_jsonl
 
 from unlimiformer.errors import InputError, UnlimiformerError
-from unlimiformer.training import UnlimiformerTrainer, run, train
+from unlimiformer.training import UnlimiformerTrainer, train
+from unlimiformer.training.validation import Validation
 
 
 def test_resume_after_kill(make_settings, tmp_path):
@@ -106,8 +107,8 @@ def test_failed_start_leaves_the_folder_usable(make_settings, tmp_path):
 
 
 def test_best_checkpoint_is_kept(make_settings, data, tmp_path, monkeypatch):
-    scores = iter([{"mean": 1.0}, {"mean": 3.0}, {"mean": 2.0}, {"mean": 3.0}])
-    monkeypatch.setattr(run, "rouge", lambda answers, references: next(scores))
+    scores = iter([{"f1": 1.0}, {"f1": 3.0}, {"f1": 2.0}, {"f1": 3.0}])
+    monkeypatch.setattr(Validation, "score", lambda self, tokenizer, predictions: next(scores))
     train(make_settings(validation=data, validation_examples=1, validate_every=1), tmp_path / "out")
     assert_same_weights(tmp_path / "out", tmp_path / "out" / "checkpoint-2")
     last = load_weights(tmp_path / "out" / "checkpoint-3")

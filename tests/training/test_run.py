@@ -10,27 +10,35 @@ import torch
 from conftest import make_book, save
 from safetensors.torch import load_file
 from tiny_models import WINDOW, make
-from training_helpers import load_weights, read_metrics
-from transformers import Seq2SeqTrainingArguments
+from training_helpers import load_weights, read_metrics, write_jsonl
+from transformers import Seq2SeqTrainingArguments, T5ForConditionalGeneration
 
 from unlimiformer import Unlimiformer, training
-from unlimiformer.errors import MissingPackageError
+from unlimiformer.errors import InputError, MissingPackageError
 from unlimiformer.hub.loading import load
 from unlimiformer.qa import QuestionFormat
-from unlimiformer.training import STRATEGIES, LengthLimits, Seq2SeqDataset, UnlimiformerTrainer, examples, train
-from unlimiformer.training.run import load_model
+from unlimiformer.training import (
+    STRATEGIES,
+    LengthLimits,
+    Seq2SeqDataset,
+    UnlimiformerTrainer,
+    examples,
+    train,
+    validation,
+)
+from unlimiformer.training.run import _build_arguments, load_model
 
 
 def test_public_names_exist():
     assert all(hasattr(training, name) for name in training.__all__)
 
 
-@pytest.mark.parametrize("method", list(STRATEGIES))
-@pytest.mark.parametrize("question", ["window", "decoder"])
+@pytest.mark.parametrize("method", [method for method in STRATEGIES if method != "reread"])
+@pytest.mark.parametrize("question", ["window", "first", "decoder"])
 def test_every_method_trains_a_usable_model(model_folder, make_settings, data, tmp_path, method, question):
     settings = make_settings(method=method, question=question, validation=data, validation_examples=2)
     metrics = train(settings, tmp_path / "out")
-    assert metrics["steps"] == 3 and 0 <= metrics["eval_rouge1"] <= 100
+    assert metrics["steps"] == 3 and 0 <= metrics["eval_f1"] <= 100
     before, after = load_weights(model_folder), load_weights(tmp_path / "out")
     changed = [name for name in before if not torch.equal(before[name], after[name])]
     assert any(name.startswith("encoder") for name in changed) and any(name.startswith("decoder") for name in changed)
@@ -42,6 +50,72 @@ def test_every_method_trains_a_usable_model(model_folder, make_settings, data, t
         strategy.prepare(u.model, u.engine.cross_attentions)
         assert u.engine.hooks.context.policies == [strategy.eval_policy(layer) for layer in range(2)]
         assert u.generate(make_book(100), max_new_tokens=3).token_ids.shape[0] > 1
+
+
+def test_reread_trains_windows_of_question_and_passages(make_settings, data, tmp_path, monkeypatch):
+    """The question is in the window in training, and in the decoder afterwards, when it searches the passages."""
+    seen = []
+    forward = T5ForConditionalGeneration.forward
+
+    def record(model, *args, **kwargs):
+        if kwargs.get("labels") is not None:
+            seen.append((kwargs["input_ids"], kwargs["decoder_input_ids"]))
+        return forward(model, *args, **kwargs)
+
+    monkeypatch.setattr(T5ForConditionalGeneration, "forward", record)
+    train(make_settings(data=f"passages:{data}", method="reread", question="decoder", steps=1), tmp_path / "out")
+    monkeypatch.undo()
+    (inputs, decoder_inputs), *_ = seen
+    first = examples(f"passages:{data}")
+    assert inputs.shape[1] <= WINDOW and decoder_inputs.shape[1] <= 3, "the answer alone"
+    tokenizer = load(tmp_path / "out")[1]
+    asked = tokenizer.decode(inputs[0], skip_special_tokens=True).split()[0]
+    assert asked in {example.question for example in first}
+    with Unlimiformer.from_pretrained(tmp_path / "out") as u:
+        assert u.config.selection == "reread" and QuestionFormat.from_folder(tmp_path / "out").place == "decoder"
+        assert u.generate(make_book(200), prompt="w3", max_new_tokens=3).selected is not None
+    with pytest.raises(InputError, match="the method is 'reread' and question 'window'; expected 'decoder'"):
+        make_settings(method="reread")
+
+
+def test_best_checkpoint_is_chosen_by_the_metric_over_all_correct_answers(make_settings, tmp_path, monkeypatch):
+    """One question with two answers is asked once, and the better one counts."""
+    data = write_jsonl(tmp_path / "data.jsonl", [{"document": "w1 w2", "question": "w3", "answer": ["w4", "w5 w6"]}])
+    monkeypatch.setattr(validation, "decode_ids", lambda ids, tokenizer: ["w6 w5"] * len(ids))
+    for metric, expected in (("f1", {"eval_f1": 100}), ("exact_match", {"eval_exact_match": 0})):
+        settings = make_settings(validation=data, metric=metric, steps=1)
+        metrics = train(settings, tmp_path / metric)
+        assert expected.items() <= metrics.items()
+    metrics = train(make_settings(validation=data, metric="rouge", steps=1), tmp_path / "rouge")
+    assert metrics["eval_rouge1"] == 100 and metrics["eval_rouge"] == 0, "the geometric mean; no common bigram"
+
+
+def test_validation_leaves_decoding_to_the_model(make_settings, model_folder, data, tmp_path, monkeypatch):
+    calls = []
+
+    def generate(model, **arguments):
+        calls.append(arguments)
+        return torch.full((len(arguments["input_ids"]), 2), 5)
+
+    monkeypatch.setattr(T5ForConditionalGeneration, "generate", generate)
+    train(make_settings(validation=data, validation_examples=1, new_tokens=7, steps=1), tmp_path / "own")
+    assert calls[0].keys() == {"input_ids", "attention_mask", "max_new_tokens", "do_sample"}
+    assert calls[0]["max_new_tokens"] == 7 and calls[0]["do_sample"] is False
+    train(make_settings(validation=data, validation_examples=1, num_beams=3, steps=1), tmp_path / "beams")
+    assert calls[-1]["num_beams"] == 3
+
+
+def test_fields_of_the_trainer_are_passed_through(make_settings, tmp_path):
+    settings = make_settings(warmup=0.1, trainer={"adam_beta2": 0.98, "label_smoothing_factor": 0.1})
+    arguments = _build_arguments(settings, tmp_path)
+    assert (arguments.adam_beta2, arguments.label_smoothing_factor, arguments.warmup_steps) == (0.98, 0.1, 0.1)
+
+
+def test_some_layers_and_heads_retrieve_in_training(make_settings, tmp_path):
+    train(make_settings(method="retrieval", layers=[1], heads=[0, 2], steps=1), tmp_path / "out")
+    with Unlimiformer.from_pretrained(tmp_path / "out") as u:
+        policies = u.engine.hooks.context.policies
+        assert [policy.retrieves for policy in policies] == [False, True] and policies[1].heads == (0, 2)
 
 
 def test_accumulated_batches_are_averaged(make_settings, tmp_path):

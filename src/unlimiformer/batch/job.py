@@ -31,6 +31,7 @@ class Job:
     config : fields of `UnlimiformerConfig`.
     generation : arguments of `generate`.
     questions : asked about every document, after the document's own questions.
+    summary_prompt : what is asked for a summary; None as the model was trained.
     passages : number of source passages stored with each answer.
     memories : task "index": folder or URL for the memories.
     relative_to : folder from which the rows name the memories' folders.
@@ -43,6 +44,7 @@ class Job:
     config: dict[str, Any] = field(default_factory=dict)
     generation: dict[str, Any] = field(default_factory=dict)
     questions: tuple[str, ...] = ()
+    summary_prompt: str | None = None
     passages: int = 1
     memories: str | None = None
     relative_to: str | None = None
@@ -54,6 +56,8 @@ class Job:
             raise InputError(f"the task is {self.task!r}; expected one of: {', '.join(TASKS)}")
         if self.questions and self.task != "ask":
             raise InputError(f"questions were given with task {self.task!r}; expected task 'ask'")
+        if self.summary_prompt is not None and self.task != "summarize":
+            raise InputError(f"a summary prompt was given with task {self.task!r}; expected task 'summarize'")
         if self.task == "index" and self.memories is None:
             raise InputError("task 'index' was given without a place for memories; expected a folder or a URL")
         if any(not question.strip() for question in self.questions):

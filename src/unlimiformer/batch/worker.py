@@ -7,6 +7,7 @@ import re
 import shutil
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,8 @@ class Worker:
         self._job = job
         self._model, self._tokenizer = load_on(job.model, job.device)
         self._question_format = QuestionFormat.for_model(job.model)
+        if job.summary_prompt is not None:
+            self._question_format = replace(self._question_format, summary_prompt=job.summary_prompt)
         self._config = {name: value for name, value in job.config.items() if value is not None}
         if job.task == "index" and self._model.config.is_encoder_decoder:
             self._config.setdefault("dtype", "int8")
@@ -103,7 +106,7 @@ class Worker:
 
     @property
     def _can_reuse_memory(self) -> bool:
-        """Whether one memory of a text serves all questions, because they are not put before its windows."""
+        """Whether one memory of a text serves all questions, because they are not put before it."""
         return not self._model.config.is_encoder_decoder or self._question_format.place == "decoder"
 
     def _load_source(self, document: Document) -> Any:

@@ -7,6 +7,7 @@ Each method runs in its own process, so that its peak memory can be measured.
 from __future__ import annotations
 
 import multiprocessing
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -37,15 +38,18 @@ class TrainStepRow:
 
     Parameters
     ----------
-    seconds : time of a step, the fastest of several
+    seconds, deviation : time of a step, mean and standard deviation of several
+    best_seconds : the fastest of them
     peak_bytes : peak memory beyond the loaded model
-    ratio_to_standard : time divided by that of standard fine-tuning; None for what is measured before it
-    ratio_to_parts : time divided by the sum of `PARTS`; None for what is measured before them
+    ratio_to_standard : `best_seconds` divided by that of standard fine-tuning; None for what is measured before it
+    ratio_to_parts : `best_seconds` divided by the sum of those of `PARTS`; None for what is measured before them
     """
 
     method: str
     tokens: int
     seconds: float
+    deviation: float
+    best_seconds: float
     peak_bytes: int
     ratio_to_standard: float | None
     ratio_to_parts: float | None
@@ -61,20 +65,21 @@ def run(
     tokens : length of the source
     target : length of the target, in tokens
     """
-    seconds: dict[str, float] = {}
+    best: dict[str, float] = {}
     for method in dict.fromkeys((*PARTS, "standard", *methods)):
         log(f"{tokens:,} tokens: {method}")
         with multiprocessing.get_context("spawn").Pool(1) as pool:
-            seconds[method], peak = pool.apply(_measure, (method, tokens, target, repeats))
+            times, peak = pool.apply(_measure, (method, tokens, target, repeats))
+        best[method], deviation = min(times), statistics.stdev(times) if len(times) > 1 else 0.0
         to_standard = to_parts = None
-        if "standard" in seconds:
-            to_standard = seconds[method] / seconds["standard"]
-            to_parts = seconds[method] / sum(seconds[part] for part in PARTS)
-        yield TrainStepRow(method, tokens, seconds[method], peak, to_standard, to_parts)
+        if "standard" in best:
+            to_standard = best[method] / best["standard"]
+            to_parts = best[method] / sum(best[part] for part in PARTS)
+        yield TrainStepRow(method, tokens, statistics.mean(times), deviation, best[method], peak, to_standard, to_parts)
 
 
-def _measure(method: str, tokens: int, target: int, repeats: int) -> tuple[float, int]:
-    """Return the seconds of the fastest step and the bytes that steps take beyond the model."""
+def _measure(method: str, tokens: int, target: int, repeats: int) -> tuple[list[float], int]:
+    """Return the seconds of every step and the bytes that steps take beyond the model."""
     model = bart_base().train()
     ids = torch.randint(5, 50_000, (1, tokens), generator=torch.Generator().manual_seed(0))
     labels = torch.randint(5, 50_000, (1, target), generator=torch.Generator().manual_seed(1))
@@ -82,14 +87,14 @@ def _measure(method: str, tokens: int, target: int, repeats: int) -> tuple[float
     peak_before = peak_memory()
     step(0, True)
     steps_per_repeat = 2 if method == "alternating" else 1  # its two kinds of steps differ in time
-    best = float("inf")
+    times = []
     for repeat in range(repeats):
         model.zero_grad(set_to_none=True)
         started = time.perf_counter()
         for index in range(steps_per_repeat):
             step(repeat * steps_per_repeat + index, False)
-        best = min(best, (time.perf_counter() - started) / steps_per_repeat)
-    return best, peak_memory() - peak_before
+        times.append((time.perf_counter() - started) / steps_per_repeat)
+    return times, peak_memory() - peak_before
 
 
 def _part_steps(model: Any, ids: Tensor, labels: Tensor) -> dict[str, Step]:

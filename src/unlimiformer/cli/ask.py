@@ -29,7 +29,7 @@ from .options import (
     *("top_k", "focus", "window", "overlap", "selection", "positions", "dtype", "compute_dtype", "store", "recall"),
     "batch_size",
 )
-@generation_options("max_new_tokens", "num_beams", "no_repeat_ngram_size")
+@generation_options("max_new_tokens", "num_beams", "length_penalty", "no_repeat_ngram_size", "repetition_penalty")
 def command(
     file: Source,
     questions: Annotated[list[str], typer.Argument(help="One or more questions.")],

@@ -288,7 +288,33 @@ def train(
     table = Table("method", "seconds a step", "× standard", "× encoding + decoder step", "GB beyond the model")
     for row in rows:
         ratios = ["–" if r is None else f"{r:.2f}" for r in (row.ratio_to_standard, row.ratio_to_parts)]
-        table.add_row(row.method, f"{row.seconds:.2f}", *ratios, f"{row.peak_bytes / 1e9:.2f}")
+        seconds = f"{row.seconds:.2f} ± {row.deviation:.2f}"
+        table.add_row(row.method, seconds, *ratios, f"{row.peak_bytes / 1e9:.2f}")
+    messages.print(table)
+
+
+@app.command("layers")
+def layers(
+    tokens: Annotated[int, typer.Option(help="Source tokens.")] = 65536,
+    new_tokens: Annotated[int, typer.Option(help="Tokens that are generated.")] = 32,
+    output: ResultFile = None,
+) -> None:
+    """Peak memory by the number of decoder layers that retrieve (the paper's table 8), for the shape of BART-base."""
+    require_at_least(1, tokens=tokens, new_tokens=new_tokens)
+    quiet_libraries()
+    from rich.table import Table
+
+    from ..benchmarks import layers as benchmark
+
+    rows: list[benchmark.LayersRow] = []
+    with messages.status("Measuring") as status:
+        for row in benchmark.run(tokens, new_tokens, log=status.update):
+            rows.append(row)
+            if output is not None:
+                write_json(output, benchmark.report(rows, new_tokens=new_tokens))
+    table = Table("layers that retrieve", "GB beyond the model", "seconds")
+    for row in rows:
+        table.add_row(str(row.layers), f"{row.peak_bytes / 1e9:.2f}", f"{row.seconds:.1f}")
     messages.print(table)
 
 

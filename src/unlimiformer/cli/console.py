@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,10 @@ from ..utils.quiet import quiet_libraries as quiet_libraries
 if TYPE_CHECKING:
     from ..memory.encode import Progress
 
+_WIDTH_OF_FILES = 160  # of tables that are written to a file or a pipe
 messages = Console(stderr=True, highlight=False)
+if not messages.is_terminal and "COLUMNS" not in os.environ:
+    messages.width = _WIDTH_OF_FILES
 
 
 @contextmanager

@@ -24,29 +24,45 @@ from .options import (
 if TYPE_CHECKING:
     from ..evaluation import Comparison, Result
 
-Task = Annotated[str, typer.Option(help="A name from `unlimiformer tasks`, or a YAML file.")]
-Method = Annotated[str, typer.Option(help="unlimiformer, truncate, full, bm25, map-reduce, sled or memorizing.")]
+Task = Annotated[str | None, typer.Option(help="A name from `unlimiformer tasks`, or a YAML file; default: jsonl.")]
+Method = Annotated[
+    str | None, typer.Option(help="unlimiformer (default), truncate, full, bm25, map-reduce, sled or memorizing.")
+]
 Data = Annotated[str | None, typer.Option(help="JSONL with the task's fields, or with document, question, answer.")]
 Split = Annotated[str, typer.Option(help="Split of a data set of the hub, or of generated data.")]
 Examples = Annotated[int | None, typer.Option(help="Number of examples, evenly spread; default: all.")]
 QuestionPlace = Annotated[
-    str | None, typer.Option(help="Where questions go in an encoder–decoder: window (before each) or decoder.")
+    str | None,
+    typer.Option(help="Where questions go in an encoder–decoder: window (before each), first (once) or decoder."),
 ]
 QuestionForm = Annotated[str | None, typer.Option(help="Template of a question, such as '{question}'.")]
+EntityModel = Annotated[
+    str | None,
+    typer.Option(help="spaCy pipeline that finds entities; default: en-core-web-sm. The paper's: en_core_web_lg."),
+]
+SummaryPrompt = Annotated[
+    str | None, typer.Option(help="What is asked for a summary; default: as the model was trained, or nothing.")
+]
 
 
 @config_options(
     *("top_k", "focus", "window", "overlap", "layers", "heads", "selection", "positions", "dtype", "store", "recall"),
     "batch_size",
 )
-@generation_options("max_new_tokens", "num_beams", "no_repeat_ngram_size", "temperature")
+@generation_options(
+    *("max_new_tokens", "num_beams", "length_penalty", "no_repeat_ngram_size", "repetition_penalty"),
+    *("temperature", "top_p"),
+)
 def evaluate(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the run: a new one, or one to continue.")],
     settings: dict[str, Any],
     generation: dict[str, Any],
     model: Model = DEFAULT_MODEL,
-    task: Task = "jsonl",
-    method: Method = "unlimiformer",
+    recipe: Annotated[
+        str | None, typer.Option(help="A row of the paper: its task and method, from `unlimiformer recipes`.")
+    ] = None,
+    task: Task = None,
+    method: Method = None,
     data: Data = None,
     split: Split = "validation",
     examples: Examples = None,
@@ -54,11 +70,12 @@ def evaluate(
     metrics: Annotated[
         str | None, typer.Option(help="With commas: rouge, f1, exact_match, entities, bertscore; default: the task's.")
     ] = None,
-    entity_model: Annotated[str | None, typer.Option(help="spaCy pipeline; default: en-core-web-sm.")] = None,
+    entity_model: EntityModel = None,
     bertscore_model: Annotated[str | None, typer.Option(help="Default: the paper's, facebook/bart-large-mnli.")] = None,
     bertscore_layer: Annotated[int | None, typer.Option(help="Default: the package's choice, or the last.")] = None,
     question_place: QuestionPlace = None,
     question_form: QuestionForm = None,
+    summary_prompt: SummaryPrompt = None,
     seeds: Annotated[str, typer.Option(help="With commas; each samples its own answers (--temperature).")] = "0",
     items_per_call: Annotated[int, typer.Option(help="Items answered at once, where the model allows it.")] = 1,
     layer: Annotated[int | None, typer.Option(help="memorizing: the layer that retrieves, from 0.")] = None,
@@ -71,30 +88,33 @@ def evaluate(
     from ..evaluation import EvaluationSettings
     from ..evaluation import evaluate as run_evaluation
 
+    fields = {
+        "task": task,
+        "method": method,
+        "data": data,
+        "examples": examples,
+        "input_limit": input_limit,
+        "layer": layer,
+        "place": question_place,
+        "form": question_form,
+        "summary_prompt": summary_prompt,
+        "metrics": None if metrics is None else tuple(part.strip() for part in metrics.split(",")),
+        "entity_model": entity_model,
+        "bertscore_model": bertscore_model,
+        "bertscore_layer": bertscore_layer,
+        "device": device,
+    }
+    row = {} if recipe is None else _read_recipe(recipe)
+    config = {**row.pop("config", {}), **settings}
     evaluation = EvaluationSettings(
+        **{**row, **{name: value for name, value in fields.items() if value is not None}},
         model=model,
-        task=task,
-        method=method,
-        data=data,
+        config=config,
         split=split,
-        examples=examples,
-        input_limit=input_limit,
-        config=settings,
-        layer=layer,
-        place=question_place,
-        form=question_form,
-        new_tokens=generation.get("max_new_tokens"),
-        beams=generation["num_beams"],
-        no_repeat_ngram=generation.get("no_repeat_ngram_size", 0),
-        temperature=generation.get("temperature", 0.0),
+        generation=generation,
         seeds=integers("--seeds", seeds) or (),
         batch_size=items_per_call,
-        metrics=None if metrics is None else tuple(part.strip() for part in metrics.split(",")),
-        entity_model=entity_model,
-        bertscore_model=bertscore_model,
-        bertscore_layer=bertscore_layer,
         strict=strict,
-        device=device,
     )
     fetch_model(model)
     try:
@@ -107,6 +127,13 @@ def evaluate(
         typer.echo(result.to_json(), nl=False)
         return
     _show_result(result, output)
+
+
+def _read_recipe(name: str) -> dict[str, Any]:
+    """The settings of the evaluation that belongs to a recipe."""
+    from ..training.recipe import read_recipe
+
+    return dict(read_recipe(name).test)
 
 
 def compare(
@@ -139,10 +166,13 @@ def tasks(as_json: AsJson = False) -> None:
 def _show_result(result: Result, output: Path) -> None:
     from rich.table import Table
 
-    table = Table("metric", "mean", "95 % interval")
-    for name, mean in result.metrics.items():
-        table.add_row(name, f"{mean.value:.2f}", f"{mean.low:.2f} to {mean.high:.2f}")
-    messages.print(table)
+    if result.metrics:
+        table = Table("metric", "mean", "95 % interval")
+        for name, mean in result.metrics.items():
+            table.add_row(name, f"{mean.value:.2f}", f"{mean.low:.2f} to {mean.high:.2f}")
+        messages.print(table)
+    else:
+        messages.print("the correct answers are not known: nothing was scored")
     line = f"{len(result.keys):,} items · {result.seconds:,.0f} s · peak memory {size(result.peak_bytes)}"
     if result.left_out:
         line += f" · {len(result.left_out):,} malformed lines skipped"

@@ -11,7 +11,7 @@ import typer
 from ..errors import InputError
 from ..utils.plotting import pyplot
 from .console import messages, progress_bar, quiet_libraries
-from .evaluate import Data, Examples, Split, Task
+from .evaluate import Data, EntityModel, Examples, Split, Task
 from .loading import fetch_model, load_wrapped, make_config, read_texts
 from .options import (
     SMALL_MODEL,
@@ -39,7 +39,7 @@ def quality(
     settings: dict[str, Any],
     generation: dict[str, Any],
     model: Model = SMALL_MODEL,
-    task: Task = "play-facts",
+    task: Task = None,
     data: Data = None,
     split: Split = "validation",
     examples: Examples = None,
@@ -48,6 +48,7 @@ def quality(
     ),
     metric: Annotated[str | None, typer.Option(help="What is drawn; default: the task's first metric.")] = None,
     method: Annotated[str, typer.Option(help="unlimiformer, sled or memorizing.")] = "unlimiformer",
+    entity_model: EntityModel = None,
     device: Device = None,
     output: Folder = Path("figures"),
     as_json: AsJson = False,
@@ -64,14 +65,14 @@ def quality(
 
     evaluation = EvaluationSettings(
         model=model,
-        task=task,
+        task=task or ("play-facts" if data is None else "jsonl"),
         method=method,
         data=data,
         split=split,
         examples=examples,
         config=settings,
-        new_tokens=generation.get("max_new_tokens"),
-        beams=generation["num_beams"],
+        generation=generation,
+        entity_model=entity_model,
         device=device,
     )
     with progress_bar("Answering", "answers") as progress:
@@ -123,20 +124,61 @@ def hits(
     model: Model = SMALL_MODEL,
     text: Text = TEXT,
     question: Annotated[str | None, typer.Option(help="A question; default: summarise the text.")] = None,
+    task: Task = None,
+    data: Data = None,
+    split: Split = "test",
+    examples: Examples = None,
     device: Device = None,
     output: Folder = Path("figures"),
     as_json: AsJson = False,
 ) -> None:
-    """Where in a document retrieved tokens are, and how many are retrieved at all (the paper's figure 5)."""
-    wrapped, document = _load(model, text, settings, device)
+    """Where in documents retrieved tokens are, and how many are retrieved at all (the paper's figure 5).
+
+    --task or --data average over all documents of a data set, as the paper does.
+    """
+    config = make_config(settings)
+    pyplot()
+    if task is None and data is None:
+        questions = [("\n\n".join(read_texts(text)), question)]
+    else:
+        questions = [(example.document, example.question) for example in _load_examples(task, data, split, examples)]
+    wrapped = load_wrapped(model, config, device)
     from ..figures import hits as figure
     from ..qa import QuestionFormat
 
     question_format = QuestionFormat.for_model(model)
-    new_tokens = generation["max_new_tokens"]
-    with progress_bar("Indexing") as progress:
-        row, files = figure.run(wrapped, question_format, document, question, new_tokens, output, progress)
+    with progress_bar("Answering", "answers") as progress:
+        row, files = figure.run(wrapped, question_format, questions, generation["max_new_tokens"], output, progress)
     _show([row], files, as_json)
+
+
+@app.command("data")
+def data_statistics(
+    task: Task = None,
+    data: Data = None,
+    split: Split = "validation",
+    examples: Examples = None,
+    model: Annotated[str, typer.Option(help="Whose tokens are counted.")] = SMALL_MODEL,
+    output: Folder = Path("figures"),
+    as_json: AsJson = False,
+) -> None:
+    """Number of examples and length of inputs and outputs of any data (the paper's table 2 and figure 1)."""
+    pyplot()
+    loaded = _load_examples(task, data, split, examples)
+    fetch_model(model)
+    from ..figures import data as figure
+    from ..hub.loading import load_tokenizer
+
+    row, files = figure.run(loaded, load_tokenizer(model), output)
+    _show([row], files, as_json)
+
+
+def _load_examples(task: str | None, data: str | None, split: str, count: int | None) -> list[Any]:
+    """Examples of a task or of a file."""
+    quiet_libraries()
+    from ..tasks import task as get_task
+
+    return get_task(task or "jsonl").load(data, split, count)
 
 
 @app.command("mass")

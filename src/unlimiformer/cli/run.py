@@ -15,6 +15,7 @@ import typer
 
 from ..errors import InputError
 from .console import messages, quiet_libraries
+from .evaluate import SummaryPrompt
 from .loading import fetch_model
 from .options import (
     DEFAULT_MODEL,
@@ -37,7 +38,7 @@ _LOG_INTERVAL = 30.0  # seconds between lines of progress without a terminal
     *("top_k", "focus", "window", "overlap", "selection", "positions", "dtype", "compute_dtype", "store", "recall"),
     "batch_size",
 )
-@generation_options("max_new_tokens", "num_beams", "no_repeat_ngram_size")
+@generation_options("max_new_tokens", "num_beams", "length_penalty", "no_repeat_ngram_size", "repetition_penalty")
 def command(
     source: Annotated[Path, typer.Argument(metavar="INPUT", help="A JSONL file, or a folder of texts or memories.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="JSONL file with one row per document.")],
@@ -47,6 +48,7 @@ def command(
     question: Annotated[
         list[str] | None, typer.Option(help="ask: a question about every document; can be given several times.")
     ] = None,
+    summary_prompt: SummaryPrompt = None,
     model: Model = DEFAULT_MODEL,
     device: Device = None,
     memories: Annotated[
@@ -88,6 +90,7 @@ def command(
         config=settings,
         generation={} if task == "index" else generation,
         questions=tuple(question or ()),
+        summary_prompt=summary_prompt,
         passages=passages,
         memories=memories or default_memories,
         relative_to=str(output.absolute().parent),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -16,7 +18,7 @@ from ..config import UnlimiformerConfig
 from ..datastore import ExactStore
 from ..errors import InputError, UnsupportedModelError
 from ..memory import Memory
-from ..memory.encode import Progress
+from ..memory.encode import Progress, TokenizedInput
 from ..memory.indexer import Indexer
 from ..provenance import Provenance
 from ..text.sources import TextSource
@@ -162,11 +164,32 @@ class Engine(ABC):
             memory.store = self.build_search(memory)
         return memories
 
+    @torch.no_grad()
+    def index_ids(self, ids: Tensor, prefix: Tensor) -> Memory:
+        """Encode token ids (S,) with a prefix (n,) before every window into a memory in RAM, without dropout."""
+        training = self.model.training
+        self.model.eval()
+        try:
+            source = TokenizedInput(ids.to(self.device), prefix.to(self.device), {})
+            return self.indexer.index_inputs([source], specs=[self.indexer.encoding_spec(prefix)])[0]
+        finally:
+            self.model.train(training)
+
+    def memory_name(self, ids: Tensor, prefix: Tensor) -> str:
+        """A name for the memory that `index_ids` makes of these tokens with the encoder as it is now."""
+        values = [self.indexer.encoding_spec(prefix).to_dict(), ids.tolist()]
+        return sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:24]
+
     # --- Encoder–decoders only ---------------------------------------------------------------------------------
 
     @property
     def cross_attentions(self) -> list[Any]:
         """The adapters of the decoder's cross-attentions, first layer first."""
+        raise self._unsupported("an encoder–decoder")
+
+    @property
+    def encoder_parameters(self) -> list[torch.nn.Parameter]:
+        """The weights of the encoder, with a token embedding that the decoder may share."""
         raise self._unsupported("an encoder–decoder")
 
     def context(self, **changes: Any) -> AbstractContextManager[None]:

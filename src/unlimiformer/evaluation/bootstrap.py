@@ -48,6 +48,8 @@ def intervals(
     columns: Columns, documents: Sequence[int] | None = None, draws: int = DRAWS, seed: int = 0
 ) -> dict[str, Interval]:
     """Return the confidence interval of every mean; `documents` gives the number of each item's document."""
+    if not columns:
+        return {}
     resampled = _resample_means(columns, documents, draws, seed)
     return {name: Interval(mean, *_bounds(resampled[name])) for name, mean in means(columns).items()}
 

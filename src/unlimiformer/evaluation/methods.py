@@ -29,7 +29,11 @@ _PART_TOKENS = 2048  # largest part of "map-reduce" for a decoder-only model
 class Item:
     """One question about a document (None asks for a summary) with all right answers; `key` is the same in all runs.
 
-    `evidence`: characters of the document, start and end, that the answer is in; empty if unknown.
+    Parameters
+    ----------
+    references : empty in a test split, whose answers are not known.
+    evidence : characters of the document, start and end, that the answer is in; empty if unknown.
+    id : the dataset's own name of the item; None if it has none.
     """
 
     key: str
@@ -37,6 +41,7 @@ class Item:
     question: str | None
     references: tuple[str, ...]
     evidence: tuple[tuple[int, int], ...] = ()
+    id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -77,17 +82,17 @@ class Answerer:
     ) -> Answerer:
         """Wrap a model as a method needs it; `layer` is the one that retrieves, for "memorizing"."""
         wrapped = Unlimiformer(model, tokenizer, _method_config(method, model, tokenizer, config, layer))
-        if wrapped.config.focus and config.focus and question_format.place == "window":
+        if wrapped.config.focus and config.focus and question_format.place != "decoder":
             wrapped.remove()
             raise InputError(
-                f"focus is {config.focus} and questions stand before every window; it is for questions in the decoder"
+                f"focus is {config.focus} and questions stand before the document; it is for questions in the decoder"
             )
         return cls(wrapped, question_format, generation, method)
 
     @property
     def batched(self) -> bool:
         """Whether several items can be answered in one call: prompts in the decoder must have equal lengths."""
-        return self.wrapped.engine.kind == "encoder-decoder" and self._format.place == "window"
+        return self.wrapped.engine.kind == "encoder-decoder" and self._format.place != "decoder"
 
     def answers(self, items: Sequence[Item]) -> list[Reply]:
         """One answer per item, in order."""
@@ -113,22 +118,31 @@ class Answerer:
         engine = self.wrapped.engine
         if self._search is None or self._search.document != item.document:
             self._search = BM25Search(item.document, self.wrapped.tokenizer)
-        budget = engine.context_length if engine.kind == "encoder-decoder" else engine.selected_tokens(item.question)
+        if engine.kind == "decoder-only":
+            budget = engine.selected_tokens(item.question)
+        else:
+            budget = self._plain_room(item.question)
         seen = self._search.select(item.question, budget)
         text = "\n".join(item.document[start:end].strip() for start, end in seen)
         return Reply(self._ask_plain(text, item.question), seen)
 
     def _answer_from_parts(self, item: Item) -> str:
         """Answer of the plain model over its own answers about every part of the document."""
-        engine, tokenizer = self.wrapped.engine, self.wrapped.tokenizer
-        room = engine.truncated_room(self._generation)
-        if engine.kind == "decoder-only":
+        room = self._plain_room(item.question)
+        if self.wrapped.engine.kind == "decoder-only":
             room = min(room, _PART_TOKENS)
-        elif self._format.place == "window":
-            question = self._format.text(item.question)
-            room -= len(tokenizer(question, add_special_tokens=False, verbose=False)["input_ids"])
-        parts = MapReduce(lambda part: self._ask_plain(part, item.question), tokenizer, room)
+        parts = MapReduce(lambda part: self._ask_plain(part, item.question), self.wrapped.tokenizer, room)
         return parts.answer(item.document)
+
+    def _plain_room(self, question: str | None) -> int:
+        """Tokens of a text that the plain model reads, next to a question in its window."""
+        engine = self.wrapped.engine
+        room = engine.truncated_room(self._generation)
+        in_window = self._format.place != "decoder" or engine.config.selection == "reread"
+        if engine.kind == "decoder-only" or not in_window:
+            return room
+        ids = self.wrapped.tokenizer(self._format.text(question), add_special_tokens=False, verbose=False)["input_ids"]
+        return room - len(ids)
 
     def _ask_plain(self, text: str, question: str | None) -> str:
         return DocumentQA(self.wrapped, text, self._format).ask_truncated(question, **self._generation)

@@ -25,7 +25,7 @@ from ..hub.loading import load_on
 from ..memory.encode import Progress
 from ..memory.fingerprint import model_digest
 from ..qa import QuestionFormat
-from ..tasks import Example, Task
+from ..tasks import Example, Task, merge_answers
 from ..tasks import task as get_task
 from ..text.tokenization import truncate_text
 from ..utils.files import atomic_write, friendly_os_errors
@@ -40,10 +40,12 @@ from .result import Result
 from .settings import EvaluationSettings
 
 SETTINGS, PREDICTIONS = "settings.json", "predictions.jsonl"
+SUBMISSION = "submission.json"
+"""Answers by the ids of their items, as leaderboards take them; written for a dataset that has ids."""
 _LEFT_BY_FAILED_START = {f"{PREDICTIONS}.lock", f"{SETTINGS}.part"}
 _PACKAGES = ("unlimiformer", "torch", "transformers", "rouge-score", "bert-score", "spacy")
-_NOT_IN_IDENTITY = ("device", "strict", "metrics", "entity_model", "bertscore_model", "bertscore_layer")
-"""Settings that do not change the answers: a run may continue with other values."""
+_NOT_IN_IDENTITY = ("device", "strict", "metrics", "entity_model", "bertscore_model", "bertscore_layer", "generation")
+"""Settings that do not change the answers: a run may continue with other values. Those of `generation` are added."""
 
 Predictions = dict[tuple[str, int], dict[str, Any]]
 """Rows of the predictions, by the item's key and the seed."""
@@ -71,6 +73,8 @@ def evaluate(
             evaluation.answer(run, predictions, progress)
         result = evaluation.score(predictions, run.settings["made_by"])
         with friendly_os_errors(folder / RESULT, resumable=True):
+            if all(item.id is not None for item in evaluation.items):
+                atomic_write(folder / SUBMISSION, evaluation.submission(predictions))
             atomic_write(folder / RESULT, result.to_json())
     return result
 
@@ -105,13 +109,19 @@ class Evaluation:
         examples = task.load(settings.data, settings.split, settings.examples, None if settings.strict else report)
         if not examples:
             raise InputError(f"{settings.data or settings.task} has no examples; expected at least one")
-        return cls(settings, task, metrics, _group_examples(examples), left_out)
+        items = _group_examples(examples)
+        if len({bool(item.references) for item in items}) > 1:
+            raise InputError(
+                f"{settings.data or settings.task} has answers to some questions only; expected answers to all, or to "
+                "none for a test split"
+            )
+        return cls(settings, task, metrics, items, left_out)
 
     def identity(self) -> dict[str, Any]:
         """Return the settings that determine the answers, by name."""
         fields = {name: value for name, value in asdict(self.settings).items() if name not in _NOT_IN_IDENTITY}
         return fields | {
-            "new_tokens": self.settings.new_tokens or self.task.new_tokens,
+            **self.settings.generate_arguments(self.task.new_tokens),
             "task_version": self.task.version,
             "items": hashlib.sha256("".join(item.key for item in self.items).encode()).hexdigest()[:16],
         }
@@ -165,6 +175,11 @@ class Evaluation:
             versions=made_by["versions"],
         )
 
+    def submission(self, predictions: Predictions) -> str:
+        """The answers of the first seed as a JSON object, by the ids of the items."""
+        seed = self.settings.seeds[0]
+        return json.dumps({item.id: predictions[item.key, seed]["answer"] for item in self.items}, indent=1) + "\n"
+
     def _load_model(self, run: ResumableRun) -> Answerer:
         settings = self.settings
         model, tokenizer = load_on(settings.model, settings.device)
@@ -174,7 +189,7 @@ class Evaluation:
             tokenizer,
             UnlimiformerConfig(**settings.config),
             _question_format(settings, model),
-            settings.generation(self.task.new_tokens),
+            settings.generate_arguments(self.task.new_tokens),
             settings.method,
             settings.layer,
         )
@@ -200,7 +215,12 @@ class Evaluation:
         ]
 
     def _score_seed(self, predictions: Predictions, seed: int) -> Columns:
-        """Score the answers that were drawn with one seed; every column has one score per item."""
+        """Score the answers that were drawn with one seed; every column has one score per item.
+
+        There are no scores if the correct answers are not known.
+        """
+        if not self.items[0].references:
+            return {}
         answers = [predictions[item.key, seed]["answer"] for item in self.items]
         references = [item.references for item in self.items]
         parts = [metric.scores(answers, references) for metric in self.metrics]
@@ -223,17 +243,13 @@ def _create_metrics(settings: EvaluationSettings, task: Task) -> list[Metric]:
 
 
 def _group_examples(examples: Sequence[Example]) -> list[Item]:
-    """Build the items, longest document first. Examples with one id, document and question are one item."""
-    references: dict[tuple, list[str]] = {}
-    for number, example in enumerate(examples):
-        group = number if example.id is None else example.id
-        references.setdefault((group, example.document, example.question, example.evidence), []).append(example.answer)
+    """Build the items, longest document first."""
     items, repeats = [], Counter[str]()
-    for (_, document, question, evidence), answers in references.items():
-        digest = hashlib.sha256(json.dumps([document, question]).encode()).hexdigest()[:16]
+    for example, answers in merge_answers(examples):
+        digest = hashlib.sha256(json.dumps([example.document, example.question]).encode()).hexdigest()[:16]
         repeats[digest] += 1
         key = digest if repeats[digest] == 1 else f"{digest}-{repeats[digest]}"
-        items.append(Item(key, document, question, tuple(answers), evidence))
+        items.append(Item(key, example.document, example.question, answers, example.evidence, example.id))
     order = {document: place for place, document in enumerate(dict.fromkeys(item.document for item in items))}
     return sorted(items, key=lambda item: (-len(item.document), order[item.document]))
 
@@ -256,10 +272,11 @@ def _load_predictions(run: ResumableRun) -> Predictions:
 
 
 def _question_format(settings: EvaluationSettings, model: Any) -> QuestionFormat:
-    changes = {name: value for name, value in (("place", settings.place), ("form", settings.form)) if value is not None}
-    if changes and not model.config.is_encoder_decoder:
+    given = {name: getattr(settings, name) for name in ("place", "form", "summary_prompt")}
+    changes = {name: value for name, value in given.items() if value is not None}
+    if unusable := [name for name in ("place", "form") if name in changes and not model.config.is_encoder_decoder]:
         raise InputError(
-            f"{' and '.join(changes)} was given; a decoder-only model gets the question after the text: leave it out"
+            f"{' and '.join(unusable)} was given; a decoder-only model gets the question after the text: leave it out"
         )
     return replace(QuestionFormat.for_model(settings.model), **changes)
 

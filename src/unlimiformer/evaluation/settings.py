@@ -10,7 +10,7 @@ from ..errors import InputError
 from ..qa import PLACES
 from .methods import METHODS
 
-_AT_LEAST_ONE = ("examples", "input_limit", "new_tokens", "beams", "batch_size")
+_AT_LEAST_ONE = ("examples", "input_limit", "batch_size")
 _FIXED_BY_METHOD = {"sled": ("top_k", "focus"), "memorizing": ("layers", "focus")}
 
 
@@ -28,9 +28,10 @@ class EvaluationSettings:
     input_limit : tokens of a document that any method may see; None for all.
     config : settings of the wrapper, by name.
     layer : layer that retrieves with the method "memorizing"; None for the default.
-    place, form : where and how questions are asked; None as the model was trained.
-    new_tokens : longest answer in tokens; None as the task says, or as the question asks.
-    temperature : 0 always takes the most likely token; above 0 tokens are sampled, anew for each of `seeds`.
+    place, form, summary_prompt : where and how questions are asked; None as the model was trained.
+    generation : arguments of the model's `generate`. All others are the model's own, except that nothing is sampled
+        without `do_sample`, and that `max_new_tokens` is what the task says, or follows the question.
+    seeds : of sampling; every seed draws its own answers.
     batch_size : items answered in one call.
     metrics : names of metrics; None as the task says.
     entity_model : spaCy pipeline of the metric "entities"; None for the registry's.
@@ -49,10 +50,8 @@ class EvaluationSettings:
     layer: int | None = None
     place: str | None = None
     form: str | None = None
-    new_tokens: int | None = None
-    beams: int = 1
-    no_repeat_ngram: int = 0
-    temperature: float = 0.0
+    summary_prompt: str | None = None
+    generation: dict[str, Any] = field(default_factory=dict)
     seeds: tuple[int, ...] = (0,)
     batch_size: int = 1
     metrics: tuple[str, ...] | None = None
@@ -73,8 +72,9 @@ class EvaluationSettings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"{name} is {value}; expected at least 1")
-        if self.temperature < 0 or self.no_repeat_ngram < 0:
-            raise InputError("temperature and no_repeat_ngram must be at least 0")
+        for name in ("max_new_tokens", "num_beams"):
+            if self.generation.get(name, 1) < 1:
+                raise InputError(f"{name} is {self.generation[name]}; expected at least 1")
         self._check_seeds()
         for name in _FIXED_BY_METHOD.get(self.method, ()):
             if name in self.config:
@@ -84,16 +84,13 @@ class EvaluationSettings:
     def _check_seeds(self) -> None:
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise InputError(f"seeds are {list(self.seeds)}; expected one or more different numbers")
-        if len(self.seeds) > 1 and self.temperature == 0:
+        if len(self.seeds) > 1 and not self.generation.get("do_sample"):
             raise InputError(
-                f"seeds are {list(self.seeds)} with temperature 0, where all give the same answers; give one seed, or "
-                "a temperature"
+                f"seeds are {list(self.seeds)} without sampling, where all give the same answers; give one seed, or a "
+                "temperature"
             )
 
-    def generation(self, new_tokens: int | None) -> dict[str, Any]:
-        """Return the arguments for the model's `generate`; `new_tokens` is the task's limit."""
-        longest = self.new_tokens or new_tokens
-        arguments: dict[str, Any] = {} if longest is None else {"max_new_tokens": longest}
-        arguments["num_beams"] = self.beams
-        arguments |= {"do_sample": self.temperature > 0, "no_repeat_ngram_size": self.no_repeat_ngram}
-        return arguments | ({"temperature": self.temperature} if self.temperature else {})
+    def generate_arguments(self, task_tokens: int | None) -> dict[str, Any]:
+        """Return the arguments for the model's `generate`; `task_tokens` is the task's longest answer."""
+        longest = {} if task_tokens is None else {"max_new_tokens": task_tokens}
+        return {**longest, "do_sample": False, **self.generation}

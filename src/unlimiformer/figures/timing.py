@@ -26,7 +26,8 @@ def run(
 ) -> tuple[list[FigureRow], list[Path]]:
     """Time indexing and answering together: the plain model, with retrieval, and for encoder–decoders also as SLED.
 
-    The plain model sees one window of an encoder–decoder, or all that a decoder-only model's context holds.
+    The plain model sees one window of an encoder–decoder, or all that a decoder-only model's context holds. `relative`
+    is a method's time divided by the plain model's for the same input.
 
     Parameters
     ----------
@@ -47,8 +48,11 @@ def run(
                 log(f"{length:,} tokens, {method}")
                 qa = DocumentQA(wrapped, document, question_format)
                 best[method] = min(best[method], _time_summary(qa, method, generation))
-        rows += [{"tokens": length, "method": method, "seconds": seconds} for method, seconds in best.items()]
-    return rows, write_figure(folder, "time", rows, lambda _, axes: _draw(axes, rows))
+        rows += [
+            {"tokens": length, "method": method, "seconds": seconds, "relative": seconds / best[methods[0]]}
+            for method, seconds in best.items()
+        ]
+    return rows, write_figure(folder, "time", rows, lambda _, axes: _draw(axes, rows), panels=2)
 
 
 def _time_summary(qa: DocumentQA, method: str, generation: dict[str, Any]) -> float:
@@ -63,8 +67,11 @@ def _time_summary(qa: DocumentQA, method: str, generation: dict[str, Any]) -> fl
 
 
 def _draw(axes: Any, rows: Sequence[FigureRow]) -> None:
-    for method in dict.fromkeys(row["method"] for row in rows):
-        points = [row for row in rows if row["method"] == method]
-        axes.plot([row["tokens"] for row in points], [row["seconds"] for row in points], marker="o", label=method)
-    axes.set(xlabel="input tokens", ylabel="seconds per example", xscale="log", yscale="log")
-    axes.legend()
+    for panel, column in zip(axes, ("seconds", "relative"), strict=True):
+        for method in dict.fromkeys(row["method"] for row in rows):
+            points = [row for row in rows if row["method"] == method]
+            panel.plot([row["tokens"] for row in points], [row[column] for row in points], marker="o", label=method)
+        panel.set(xlabel="input tokens", xscale="log", yscale="log")
+        panel.legend()
+    axes[0].set_ylabel("seconds per example")
+    axes[1].set_ylabel("time relative to the plain model")

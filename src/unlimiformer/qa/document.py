@@ -38,7 +38,7 @@ class Answer:
 class DocumentQA:
     """A document (a string, a path, pieces of text, or a memory) and a model that answers questions about it.
 
-    The document is indexed once, unless questions stand before every window: then it is indexed for each question.
+    The document is indexed once, unless questions stand before its windows: then it is indexed for each question.
     """
 
     wrapped: Unlimiformer
@@ -47,10 +47,10 @@ class DocumentQA:
 
     def __post_init__(self) -> None:
         self._memory: Memory | None = self.source if isinstance(self.source, Memory) else None
-        self._question_before_windows = (
+        self._question_before_document = (
             self.wrapped.engine.kind == "encoder-decoder"
             and self._memory is None
-            and self.question_format.place == "window"
+            and self.question_format.place != "decoder"
         )
         if as_token_ids(self.source) is not None:
             raise InputError("token ids were given; expected a text that can be asked about, or its memory")
@@ -65,7 +65,7 @@ class DocumentQA:
     @property
     def question_in_decoder(self) -> bool:
         """Whether an encoder–decoder has a memory of the text, and only its decoder is given the question."""
-        return self.wrapped.engine.kind == "encoder-decoder" and not self._question_before_windows
+        return self.wrapped.engine.kind == "encoder-decoder" and not self._question_before_document
 
     def ask(self, question: str | None, progress: Progress | None = None, **generation: Any) -> Answer:
         """Answer from the whole document; without a question, summarise it.
@@ -73,7 +73,7 @@ class DocumentQA:
         `progress` is called while the document is indexed.
         """
         memory = self._index(question, progress)
-        prompt = None if self._question_before_windows else self.question_format.prompt(question, self.wrapped)
+        prompt = None if self._question_before_document else self.question_format.prompt(question, self.wrapped)
         started = time.perf_counter()
         end = AnswerEnd([question], generation, self.wrapped.tokenizer)
         output = self.wrapped.generate(memory, prompt=prompt, **end.generation)
@@ -84,7 +84,7 @@ class DocumentQA:
         text = self.source.text if isinstance(self.source, Memory) else self._text
         if tokens is not None:
             text = truncate_text(text, self.wrapped.tokenizer, tokens)
-        if self._question_before_windows:
+        if self._question_before_document:
             text, prompt = self.question_format.text(question) + text, None
         else:
             prompt = self.question_format.prompt(question, self.wrapped)
@@ -92,10 +92,12 @@ class DocumentQA:
         return end.text(self.wrapped.engine.truncated_generate([text], [prompt], end.generation)[0])
 
     def _index(self, question: str | None, progress: Progress | None) -> Memory:
-        if self._memory is None or self._question_before_windows:
+        if self._memory is None or self._question_before_document:
             started = time.perf_counter()
-            prefix = self.question_format.text(question) if self._question_before_windows else None
-            self._memory = self.wrapped.index(self._text, prefix=prefix, progress=progress)
+            asked = self.question_format.text(question) if self._question_before_document else ""
+            in_every_window = self.question_format.place == "window"
+            text, prefix = (self._text, asked or None) if in_every_window else (asked + self._text, None)
+            self._memory = self.wrapped.index(text, prefix=prefix, progress=progress)
             self._index_seconds = time.perf_counter() - started
         return self._memory
 
@@ -111,14 +113,18 @@ def answer_batch(
 
     Questions in the decoder must all have the same number of tokens. The time is shared equally among the answers.
     """
-    question_before_windows = (
+    question_before_document = (
         wrapped.engine.kind == "encoder-decoder"
-        and question_format.place == "window"
+        and question_format.place != "decoder"
         and not any(isinstance(source, Memory) for source in sources)
     )
-    arguments: dict[str, Any]
-    if question_before_windows:
-        arguments = {"prefix": [question_format.text(question) for question in questions]}
+    arguments: dict[str, Any] = {}
+    if question_before_document:
+        asked = [question_format.text(question) for question in questions]
+        if question_format.place == "first":
+            sources = [text + "".join(iter_text(source)) for text, source in zip(asked, sources, strict=True)]
+        elif any(asked):
+            arguments = {"prefix": asked}
     else:
         arguments = {"prompt": [question_format.prompt(question, wrapped) for question in questions]}
     started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""How a model is given a question about a document."""
+"""How a model is given a question about a document, or asked for a summary of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from ..hub import MODELS, find_model
 from ..hub.saved_settings import load_saved_settings
 from ..model import Unlimiformer
 
-PLACES = ("window", "decoder")
+PLACES = ("window", "first", "decoder")
+SUMMARY_PROMPT = "Summarize the text."
+"""What a decoder-only model is asked for a summary unless the user says otherwise; it must be asked something."""
 
 
 @dataclass(frozen=True)
@@ -21,15 +23,15 @@ class QuestionFormat:
 
     Parameters
     ----------
-    place : "window" puts the question before every window; "decoder" at the beginning of the decoder's text, so that
-        one memory serves every question.
+    place : "window" puts the question before every window; "first" once, in front of the document, as the code of the
+        paper's authors does; "decoder" at the beginning of the decoder's text, so that a memory serves all questions.
     form : a template with {question} in it.
-    summary : what is asked for a summary.
+    summary_prompt : what is asked for a summary. None: an encoder–decoder is given the document alone.
     """
 
     place: str = "window"
     form: str = "{question}\n"
-    summary: str = "Summarize the text."
+    summary_prompt: str | None = None
 
     def __post_init__(self) -> None:
         if self.place not in PLACES:
@@ -51,21 +53,25 @@ class QuestionFormat:
             return cls(**fields)
         except TypeError:
             raise InputError(
-                f"{folder}: the question format {fields!r} cannot be used; expected place, form and summary"
+                f"{folder}: the question format {fields!r} cannot be used; expected place, form and summary_prompt"
             ) from None
 
     @classmethod
     def for_model(cls, name: str) -> QuestionFormat:
         """The format of a model: as it was trained, as the registry says, or the plain question."""
-        form = MODELS[name].question if name in MODELS else "{question}\n"
-        return cls.from_folder(find_model(name) or name) or cls(form=form)
+        trained = cls.from_folder(find_model(name) or name)
+        if trained is not None or name not in MODELS:
+            return trained or cls()
+        return cls(form=MODELS[name].question, summary_prompt=MODELS[name].summary_prompt)
 
     def text(self, question: str | None) -> str:
-        """The question in its template; None asks for a summary."""
-        return self.form.format(question=self.summary if question is None else question)
+        """The question in its template; None asks for a summary, and is empty if nothing is asked for one."""
+        asked = self.summary_prompt if question is None else question
+        return "" if asked is None else self.form.format(question=asked)
 
-    def prompt(self, question: str | None, wrapped: Unlimiformer) -> str:
-        """The prompt for a model that has a memory of the document."""
-        if wrapped.engine.kind == "encoder-decoder" and self.place == "decoder":
-            return self.text(question)
-        return self.summary if question is None else question
+    def prompt(self, question: str | None, wrapped: Unlimiformer) -> str | None:
+        """The prompt for a model that has a memory of the document; None begins the answer at once."""
+        asked = self.summary_prompt if question is None else question
+        if wrapped.engine.kind == "decoder-only":
+            return asked or SUMMARY_PROMPT
+        return self.text(question) or None if self.place == "decoder" else asked

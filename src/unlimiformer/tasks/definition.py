@@ -5,6 +5,7 @@ Each task is a versioned YAML file in `definitions`; users may write their own.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cache
@@ -50,6 +51,8 @@ class Task:
     fields : names of the dataset's columns for document, answer, question and id.
     leading_question : the document column starts with the question and an empty line.
     new_tokens : longest answer in tokens; None lets it follow the question.
+    least_words : documents with fewer words are left out.
+    sample : by split, the number of examples that are used, drawn at random and always the same.
     ordered_by : column whose text ranks the paragraphs of the document by TF-IDF.
     hub : dataset on a hub, and the archive inside it.
     written : the documents are synthetic, of this size.
@@ -63,6 +66,8 @@ class Task:
     new_tokens: int | None = None
     leading_question: bool = False
     ordered_by: str | None = None
+    least_words: int | None = None
+    sample: dict[str, int] | None = None
     hub: dict[str, str] | None = None
     written: SyntheticSpec | None = None
 
@@ -92,15 +97,27 @@ class Task:
                 count or _DEFAULT_SYNTHETIC_COUNT, self.written, seed=2 * seed + (split != "train")
             )
         elif self.hub is not None:
-            examples = [validate(self.example(row)) for row in self._load_hub_rows(split)]
+            unknown = {self.fields["answer"]: None} if split == "test" else {}
+            examples = [validate(self.example({**unknown, **row})) for row in self._load_hub_rows(split)]
         else:
             raise InputError(f"the task {self.name!r} has no data of its own; give a JSONL file: --data FILE")
-        return sample_evenly(examples, count)
+        return sample_evenly(self._select(examples, split), count)
+
+    def _select(self, examples: list[Example], split: str) -> list[Example]:
+        """The examples that the task uses: not too short, and at most as many as it samples."""
+        if self.least_words is not None:
+            examples = [example for example in examples if len(example.document.split()) >= self.least_words]
+        size = (self.sample or {}).get(split)
+        if size is None or size >= len(examples):
+            return examples
+        chosen = sorted(random.Random(0).sample(range(len(examples)), size))
+        return [examples[index] for index in chosen]
 
     def parse_matching_row(self, row: dict[str, Any]) -> Example | None:
         """Parse a row with the dataset's columns; return None for one with this library's own fields."""
         columns = {self.fields.get(name) for name in ("document", "answer")} - {None}
-        if columns and (columns <= set(row) or "document" not in row):
+        has_own_fields = "document" in row and ("answer" in row or "questions" in row)
+        if columns and (columns <= set(row) or not has_own_fields):
             return self.example(row)
         return None
 
@@ -114,13 +131,13 @@ class Task:
         question, row_id = (row.get(self.fields.get(name, "")) for name in ("question", "id"))
         if self.ordered_by is not None:
             document = self._join_ranked(document, row.get(self.ordered_by))
-        if not isinstance(document, str) or not isinstance(answer, str):
+        if not isinstance(document, str) or not isinstance(answer, str | None):
             raise InputError(f"the document or the answer of a row of {self.name} is no text; expected two texts")
         if self.leading_question:
             question, separator, document = document.partition("\n\n")
             if not separator:
                 raise InputError(f"the document of {self.name} has no question before an empty line")
-        return Example(document, answer, question, None if row_id is None else str(row_id))
+        return Example(document, answer or None, question, None if row_id is None else str(row_id))
 
     def _join_ranked(self, paragraphs: Any, title: Any) -> str:
         is_list = isinstance(paragraphs, list) and all(isinstance(paragraph, str) for paragraph in paragraphs)
@@ -185,7 +202,15 @@ def _read_definition(path: Path) -> Task:
         raise InputError(f"{path} has {unknown}; expected: {', '.join(sorted(keys))}")
     if missing := {"version", "about", "metrics"} - set(definition):
         raise InputError(f"{path} does not have: {', '.join(sorted(missing))}")
-    for name, kind in (("version", int), ("new_tokens", int), ("metrics", list), ("fields", dict), ("about", str)):
+    for name, kind in (
+        ("version", int),
+        ("new_tokens", int),
+        ("least_words", int),
+        ("sample", dict),
+        ("metrics", list),
+        ("fields", dict),
+        ("about", str),
+    ):
         if not isinstance(definition.get(name, kind()), kind):
             raise InputError(f"{path}: {name} is {definition[name]!r}; expected {_TYPE_NAMES[kind]}")
     spec = definition.pop("written", None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,14 @@ class Example:
 
     Parameters
     ----------
+    answer : None if it is not known, as in a test split.
     question : None asks for a summary.
     id : examples of one id are the same question with several correct answers; None for a single answer.
     evidence : characters of the document, start and end, that the answer is in; empty if unknown.
     """
 
     document: str
-    answer: str
+    answer: str | None
     question: str | None = None
     id: str | None = None
     evidence: tuple[tuple[int, int], ...] = ()
@@ -76,6 +77,18 @@ def validate(example: Example) -> Example:
     if example.question is not None and not example.question.strip():
         raise InputError("the question is empty; expected some words, or no question at all for a summary")
     return example
+
+
+def merge_answers(examples: Sequence[Example]) -> list[tuple[Example, tuple[str, ...]]]:
+    """Every distinct question with all of its known answers: examples of one id, document and question are one."""
+    answers: dict[tuple, tuple[Example, list[str]]] = {}
+    for number, example in enumerate(examples):
+        group = number if example.id is None else example.id
+        key = (group, example.document, example.question, example.evidence)
+        known = answers.setdefault(key, (example, []))[1]
+        if example.answer is not None:
+            known.append(example.answer)
+    return [(example, tuple(texts)) for example, texts in answers.values()]
 
 
 def _parse_line(line: bytes, location: str, parse_row: RowParser) -> list[Example]:

@@ -9,8 +9,8 @@ from ..errors import InputError
 from .definition import sample_evenly, tasks
 from .example import SHAPES, Example, read_examples
 
-CONDENSED = "condensed"
-"""Prefix of a JSONL file whose documents are shortened to what the answers are about."""
+CONDENSED, PASSAGES = "condensed", "passages"
+"""Prefixes of a JSONL file: documents are shortened to what all answers are about, or to passages of each question."""
 
 
 def examples(source: str, split: str = "train", limit: int | None = None) -> list[Example]:
@@ -18,8 +18,9 @@ def examples(source: str, split: str = "train", limit: int | None = None) -> lis
 
     Parameters
     ----------
-    source : sources with commas between them. A source is a JSONL file, `condensed:FILE`, the name of a hub's dataset,
-        or a synthetic task with a count and optionally a seed: `facts:2000`, `facts:2000:1`.
+    source : sources with commas between them. A source is a JSONL file, `TASK:FILE` for a file with the columns of a
+        task's dataset, `condensed:FILE`, `passages:FILE`, the name of a hub's dataset, or a synthetic task with a
+        count and optionally a seed: `facts:2000`, `facts:2000:1`.
     split : for hub datasets and synthetic tasks.
     limit : largest number of examples, taken evenly from all of them.
     """
@@ -38,15 +39,22 @@ def _load_source(source: str, split: str) -> list[Example]:
     elif name in synthetic_names and re.fullmatch(r"\d+(:\d+)?", argument):
         count, _, seed = argument.partition(":")
         loaded = tasks()[name].load(split=split, count=int(count), seed=int(seed or 0)) if int(count) else []
+    elif name in tasks() and Path(argument).is_file():
+        loaded = tasks()[name].load(argument, split)
     elif name == CONDENSED and Path(argument).is_file():
         from .condense import condense
 
         loaded = condense(list(read_examples(Path(argument))))
+    elif name == PASSAGES and Path(argument).is_file():
+        from .reading import shorten_to_passages
+
+        loaded = shorten_to_passages(list(read_examples(Path(argument))))
     else:
         names = ", ".join((*hub_names, *(f"{name}:2000" for name in synthetic_names)))
-        missing = argument if name == CONDENSED else source
+        missing = argument if name in (CONDENSED, PASSAGES) else source
         raise InputError(
-            f"no file {missing!r}, and no dataset of that name; expected a JSONL file, {CONDENSED}:FILE, or one of: "
+            f"no file {missing!r}, and no dataset of that name; expected a JSONL file, TASK:FILE, {CONDENSED}:FILE, "
+            f"{PASSAGES}:FILE, or one of: "
             f"{names}"
         )
     if not loaded:

@@ -3,9 +3,10 @@
 from ..tasks import Example, examples
 from .causal_trainer import CausalTrainer
 from .dataset import LengthLimits, Seq2SeqDataset
+from .recipe import Recipe, read_recipe, recipes
 from .run import train
 from .seq2seq_trainer import UnlimiformerTrainer
-from .settings import TrainingSettings, read_recipe, recipes
+from .settings import TrainingSettings
 from .strategies import STRATEGIES, Strategy
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "CausalTrainer",
     "Example",
     "LengthLimits",
+    "Recipe",
     "Seq2SeqDataset",
     "Strategy",
     "TrainingSettings",

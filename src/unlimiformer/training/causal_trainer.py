@@ -11,7 +11,7 @@ from transformers import Trainer
 
 from ..errors import InputError
 from ..model import Unlimiformer
-from ..qa import QuestionFormat
+from ..qa import SUMMARY_PROMPT
 from ..tasks import Example
 from .dataset import IGNORE_INDEX, LengthLimits, pad_rows
 from .seq2seq_trainer import AverageTrainLossMixin
@@ -88,6 +88,6 @@ class CausalTrainer(AverageTrainLossMixin, Trainer):
         document = tokenizer(example.document, add_special_tokens=False, verbose=False)["input_ids"][: limits.source]
         words = tokenizer(example.answer, add_special_tokens=False)["input_ids"][: limits.target]
         answer = torch.tensor([*words, tokenizer.eos_token_id])
-        question = QuestionFormat().summary if example.question is None else example.question
+        question = SUMMARY_PROMPT if example.question is None else example.question
         prompt = self._engine.prompt_ids(torch.tensor(document), question)
         return torch.cat((prompt, answer)), torch.cat((torch.full_like(prompt, IGNORE_INDEX), answer))

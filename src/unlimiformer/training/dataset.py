@@ -43,7 +43,7 @@ class Seq2SeqDataset(Dataset):
     """Tokenized examples. A document that several examples share is tokenized once.
 
     An item has `prefix_ids` (before every window), `input_ids` (the document), `prompt_ids` (at the start of the
-    decoder's text) and `answer_ids`. A question is either in the prefix or in the prompt.
+    decoder's text) and `answer_ids`. A question is in the prefix, in the prompt, or at the start of the document.
 
     Parameters
     ----------
@@ -91,16 +91,18 @@ class Seq2SeqDataset(Dataset):
 
     def _build_items(self, example: Example) -> list[dict[str, Any]]:
         question = self._question_format.text(example.question)
-        in_window = self._question_format.place == "window"
-        prefix = prefix_token_ids(question, self._tokenizer) if in_window else torch.empty(0, dtype=torch.long)
-        prompt = [] if in_window else self._tokenizer(question, add_special_tokens=False)["input_ids"]
-        opening, closing = self._opening[:0] if in_window else self._opening, self._closing  # a prefix has its own
+        in_decoder, nothing = self._question_format.place == "decoder", torch.empty(0, dtype=torch.long)
+        prompt = self._tokenizer(question, add_special_tokens=False)["input_ids"] if in_decoder else []
+        prefix = nothing if in_decoder or not question else prefix_token_ids(question, self._tokenizer)
+        opening, closing = self._opening if prefix.numel() == 0 else nothing, self._closing  # a prefix has its own
         room = self._window - prefix.shape[0] - opening.shape[0] - closing.shape[0]
         if room < 1:
             raise InputError(
                 f"a question has {prefix.shape[0]} tokens and the window {self._window}; expected room for the "
                 "document: shorten the question, or set a larger window"
             )
+        if self._question_format.place == "first":
+            prefix, opening = nothing, torch.cat((opening, prefix))
         shared = {
             "prefix_ids": prefix,
             "prompt_ids": torch.tensor(prompt, dtype=torch.long),
@@ -111,7 +113,7 @@ class Seq2SeqDataset(Dataset):
             for part in self._split_document(self._document_ids(example.document), room)
         ]
 
-    def _answer_ids(self, answer: str) -> Tensor:
+    def _answer_ids(self, answer: str | None) -> Tensor:
         ids = self._tokenizer(text_target=answer, verbose=False)["input_ids"]
         limit = self._limits.target
         if limit is not None and len(ids) > limit:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,7 +17,6 @@ from transformers.trainer_utils import set_seed
 
 from ..config import UnlimiformerConfig
 from ..errors import InputError, UnsupportedModelError
-from ..evaluation.metrics.rouge import rouge, scorer
 from ..hub.loading import load
 from ..hub.saved_settings import FILE as SAVED_SETTINGS_FILE
 from ..hub.saved_settings import saved_settings_text
@@ -29,17 +28,26 @@ from ..utils.optional import require
 from .callbacks import MetricsLog, RngSnapshot
 from .causal_trainer import CausalTrainer
 from .dataset import LengthLimits, Seq2SeqDataset, whole_document
-from .seq2seq_trainer import UnlimiformerTrainer, decode_ids
+from .evidence import EvidenceLoss
+from .frozen_encoder import FrozenEncoder
+from .seq2seq_trainer import UnlimiformerTrainer
 from .settings import SETTINGS_FILE, TrainingSettings
 from .strategies import STRATEGIES, Memorizing, Strategy
+from .validation import Validation, validation_metric
 
 Log = Callable[[str], None]
 
 _METRICS_FILE, _RESULT_FILE = "metrics.jsonl", "result.json"
+_MEMORIES = "memories"
 _STATE_FILE = "trainer_state.json"  # the trainer writes it last: a checkpoint without it is incomplete
 _LORA_TARGETS = (
     *("q", "k", "v", "o", "q_proj", "k_proj", "v_proj", "o_proj", "out_proj"),  # attention, in all families
     *("wi", "wi_0", "wi_1", "wo", "fc1", "fc2", "gate_proj", "up_proj", "down_proj"),  # feed-forward layers
+)
+_ENCODER_DECODER_SETTINGS = (
+    *("question", "form", "summary_prompt", "distractors"),
+    *("freeze_encoder", "memories", "evidence", "evidence_data"),
+    *("early_stop_unlimited", "validation_limit", "metric", "new_tokens", "num_beams"),
 )
 
 
@@ -101,7 +109,8 @@ def load_model(settings: TrainingSettings) -> Unlimiformer:
     model, tokenizer = load(settings.model, torch.float32, dropout=settings.dropout)  # half precision loses updates
     if settings.lora is not None:
         model = _add_lora(model, settings.lora, settings.model)
-    config = UnlimiformerConfig(top_k=settings.top_k, window=settings.window, overlap=settings.overlap)
+    names = ("top_k", "window", "overlap", "layers", "heads")
+    config = UnlimiformerConfig(**{name: getattr(settings, name) for name in names})
     return Unlimiformer(model, tokenizer, config)
 
 
@@ -147,7 +156,7 @@ def _build_strategy(settings: TrainingSettings, wrapped: Unlimiformer) -> Strate
     strategy_class = STRATEGIES[settings.method]
     if strategy_class is Memorizing:
         return Memorizing(wrapped.top_k, settings.layer, settings.gated)
-    return strategy_class(wrapped.top_k)
+    return strategy_class(wrapped.top_k, wrapped.config.layers, wrapped.config.heads)
 
 
 def _build_trainer(
@@ -165,24 +174,28 @@ def _build_trainer(
     eval_examples = None
     if settings.validation is not None:
         eval_examples = examples(settings.validation, "validation", settings.validation_examples)
+    if any(example.answer is None for example in (*train_examples, *(eval_examples or ()))):
+        raise InputError(f"the data have questions without an answer; expected another split of {settings.data}")
     if wrapped.engine.kind == "decoder-only":
         _check_causal_settings(settings)
         limits = LengthLimits(settings.source_limit, settings.target_limit)
         trainer: Any = CausalTrainer(wrapped, limits, args, train_examples, eval_examples, callbacks)
     else:
-        train_dataset, eval_dataset = _build_datasets(settings, wrapped, strategy, train_examples, eval_examples)
+        validation = None if eval_examples is None else Validation.of(settings, eval_examples)
+        train_dataset, eval_dataset = _build_datasets(settings, wrapped, strategy, train_examples, validation)
         _log_sizes(train_dataset, settings, log)
-        if eval_dataset is not None:
-            scorer()  # a missing package is reported now, not at the first validation
         trainer = UnlimiformerTrainer(
             wrapped,
             strategy,
             args,
-            generation={"max_new_tokens": settings.new_tokens, "do_sample": False, "num_beams": 1},
+            generation={} if validation is None else validation.generation,
             distractors=settings.distractors,
+            frozen_encoder=_freeze_encoder(settings, wrapped, args),
+            evidence_loss=_build_evidence_loss(settings, wrapped, train_examples),
+            evidence_weight=settings.evidence,
             train_dataset=train_dataset,
             eval_dataset=eval_dataset,
-            compute_metrics=None if eval_dataset is None else partial(_score_predictions, wrapped.tokenizer),
+            compute_metrics=None if validation is None else partial(validation.score, wrapped.tokenizer),
             callbacks=callbacks,
         )
     trainer.remove_callback(PrinterCallback)  # the library prints nothing itself
@@ -194,22 +207,49 @@ def _build_datasets(
     wrapped: Unlimiformer,
     strategy: Strategy,
     train_examples: Sequence[Example],
-    eval_examples: Sequence[Example] | None,
+    validation: Validation | None,
 ) -> tuple[Seq2SeqDataset, Seq2SeqDataset | None]:
-    """Tokenize the examples; limits apply to training only."""
+    """Tokenize the examples."""
     build = partial(
         Seq2SeqDataset,
         tokenizer=wrapped.tokenizer,
-        question_format=QuestionFormat(settings.question, settings.form),
+        question_format=replace(_question_format(settings), place=strategy.question_place or settings.question),
         window=wrapped.window,
     )
-    limits, no_limits = LengthLimits(settings.source_limit, settings.target_limit), LengthLimits(None, None)
+    limits = LengthLimits(settings.source_limit if strategy.limits_source else None, settings.target_limit)
     train_dataset = build(train_examples, limits=limits, split_document=strategy.inputs)
-    if eval_examples is None:
+    if validation is None:
         return train_dataset, None
     full_input = strategy.validates_on_full_input or settings.early_stop_unlimited
     split_document = whole_document if full_input else strategy.inputs
-    return train_dataset, build(eval_examples, limits=no_limits, split_document=split_document)
+    limits = LengthLimits(settings.validation_limit, None)
+    return train_dataset, build(validation.examples, limits=limits, split_document=split_document)
+
+
+def _freeze_encoder(settings: TrainingSettings, wrapped: Unlimiformer, args: Any) -> FrozenEncoder | None:
+    if not settings.freeze_encoder:
+        return None
+    return FrozenEncoder(wrapped, Path(settings.memories or Path(args.output_dir) / _MEMORIES))
+
+
+def _build_evidence_loss(
+    settings: TrainingSettings, wrapped: Unlimiformer, train_examples: Sequence[Example]
+) -> EvidenceLoss | None:
+    if not settings.evidence:
+        return None
+    data = settings.evidence_data
+    return EvidenceLoss(
+        wrapped,
+        train_examples if data is None else examples(data, "train", settings.examples),
+        _question_format(settings),
+        batch_size=settings.batch_size,
+        source_limit=settings.source_limit,
+        seed=settings.seed,
+    )
+
+
+def _question_format(settings: TrainingSettings) -> QuestionFormat:
+    return QuestionFormat(settings.question, settings.form, settings.summary_prompt)
 
 
 def _check_causal_settings(settings: TrainingSettings) -> None:
@@ -217,7 +257,7 @@ def _check_causal_settings(settings: TrainingSettings) -> None:
     if settings.method != "retrieval":
         raise InputError(f"method is {settings.method!r}; a decoder-only model is trained with 'retrieval': give that")
     defaults = {field.name: field.default for field in fields(TrainingSettings)}
-    for name in ("question", "form", "distractors", "early_stop_unlimited", "new_tokens"):
+    for name in _ENCODER_DECODER_SETTINGS:
         if getattr(settings, name) != defaults[name]:
             raise InputError(
                 f"{name} is {getattr(settings, name)!r}; a decoder-only model has the question after the text and is "
@@ -232,10 +272,6 @@ def _log_sizes(dataset: Seq2SeqDataset, settings: TrainingSettings, log: Log) ->
             f"{dataset.truncated_documents} documents are longer than {settings.source_limit:,} tokens and were cut to "
             "that length"
         )
-
-
-def _score_predictions(tokenizer: Any, predictions: Any) -> dict[str, float]:
-    return rouge(decode_ids(predictions.predictions, tokenizer), decode_ids(predictions.label_ids, tokenizer))
 
 
 def _fit(trainer: Any, checkpoint: Path | None, snapshot: RngSnapshot) -> None:
@@ -253,42 +289,40 @@ def _build_saved_settings(settings: TrainingSettings, wrapped: Unlimiformer, str
     encoding = {"window": wrapped.window, "overlap": settings.overlap}
     if wrapped.engine.kind == "decoder-only":
         return saved_settings_text({**encoding, "top_k": wrapped.top_k}, asdict(QuestionFormat()))
-    return saved_settings_text(
-        {**encoding, **strategy.settings()}, asdict(QuestionFormat(settings.question, settings.form))
-    )
+    return saved_settings_text({**encoding, **strategy.settings()}, asdict(_question_format(settings)))
 
 
 def _build_arguments(settings: TrainingSettings, output: Path) -> Seq2SeqTrainingArguments:
     validates = settings.validation is not None
     interval = "epoch" if settings.validate_every is None else "steps"
-    return Seq2SeqTrainingArguments(
-        output_dir=str(output),
-        use_cpu=not torch.accelerator.is_available(),  # otherwise processes on CPUs would not train together
-        num_train_epochs=settings.epochs,
-        max_steps=settings.steps or -1,
-        per_device_train_batch_size=settings.batch_size,
-        per_device_eval_batch_size=1,
-        gradient_accumulation_steps=settings.accumulation,
-        learning_rate=settings.learning_rate,
-        lr_scheduler_type=settings.schedule,
-        warmup_steps=settings.warmup,
-        weight_decay=settings.weight_decay,
-        bf16=settings.bfloat16,
-        gradient_checkpointing=settings.gradient_checkpointing,
-        gradient_checkpointing_kwargs={"use_reentrant": False} if settings.gradient_checkpointing else None,
-        seed=settings.seed,
-        eval_strategy=interval if validates else "no",
-        eval_steps=settings.validate_every,
-        save_strategy=interval,
-        save_steps=settings.validate_every or 500,
-        save_total_limit=2,
-        load_best_model_at_end=validates,
-        restore_callback_states_from_checkpoint=True,
-        metric_for_best_model="mean" if validates else None,
-        greater_is_better=True if validates else None,
-        predict_with_generate=True,
-        dataloader_pin_memory=torch.cuda.is_available(),
-        logging_steps=10,
-        report_to=["tensorboard"] if find_spec("tensorboard") else [],
-        disable_tqdm=True,
-    )
+    arguments: dict[str, Any] = {
+        "use_cpu": not torch.accelerator.is_available(),  # otherwise processes on CPUs would not train together
+        "num_train_epochs": settings.epochs,
+        "max_steps": settings.steps or -1,
+        "per_device_train_batch_size": settings.batch_size,
+        "per_device_eval_batch_size": 1,
+        "gradient_accumulation_steps": settings.accumulation,
+        "learning_rate": settings.learning_rate,
+        "lr_scheduler_type": settings.schedule,
+        "warmup_steps": settings.warmup if settings.warmup < 1 else int(settings.warmup),
+        "weight_decay": settings.weight_decay,
+        "bf16": settings.bfloat16,
+        "seed": settings.seed,
+        "eval_strategy": interval if validates else "no",
+        "eval_steps": settings.validate_every,
+        "save_strategy": interval,
+        "save_steps": settings.validate_every or 500,
+        "save_total_limit": 2,
+        "load_best_model_at_end": validates,
+        "restore_callback_states_from_checkpoint": True,
+        "metric_for_best_model": validation_metric(settings) if validates else None,
+        "greater_is_better": True if validates else None,
+        "predict_with_generate": True,
+        "dataloader_pin_memory": torch.cuda.is_available(),
+        "logging_steps": 10,
+        "report_to": ["tensorboard"] if find_spec("tensorboard") else [],
+        "disable_tqdm": True,
+    }
+    if settings.gradient_checkpointing:
+        arguments |= {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}}
+    return Seq2SeqTrainingArguments(output_dir=str(output), **(arguments | settings.trainer))

@@ -15,6 +15,8 @@ from ..errors import InputError
 from ..model import Unlimiformer
 from .dataset import IGNORE_INDEX, Collator, GroupedSampler, Seq2SeqDataset, pad_rows, strip_padding
 from .distractors import Distractors
+from .evidence import EvidenceLoss
+from .frozen_encoder import FrozenEncoder
 from .strategies import Strategy
 
 
@@ -39,6 +41,8 @@ class UnlimiformerTrainer(AverageTrainLossMixin, Seq2SeqTrainer):
     args : `Seq2SeqTrainingArguments`; some fields are changed.
     generation : arguments of `generate` in validation.
     distractors : number of state tokens of earlier documents shown next to each document; 0 for none.
+    frozen_encoder : gives the memories of inputs, if the decoder alone is trained.
+    evidence_loss : a loss of the attention to evidence, which is added with `evidence_weight`; None for none.
     kwargs : further arguments of `Seq2SeqTrainer`, such as datasets and callbacks.
     """
 
@@ -49,6 +53,9 @@ class UnlimiformerTrainer(AverageTrainLossMixin, Seq2SeqTrainer):
         args: Any,
         generation: dict[str, Any] | None = None,
         distractors: int = 0,
+        frozen_encoder: FrozenEncoder | None = None,
+        evidence_loss: EvidenceLoss | None = None,
+        evidence_weight: float = 0.0,
         **kwargs: Any,
     ) -> None:
         if wrapped.engine.kind != "encoder-decoder":
@@ -57,10 +64,12 @@ class UnlimiformerTrainer(AverageTrainLossMixin, Seq2SeqTrainer):
                 "use CausalTrainer"
             )
         self.wrapped, self.strategy, self.generation = wrapped, strategy, generation or {}
-        self._engine = wrapped.engine
+        self._engine, self._frozen_encoder = wrapped.engine, frozen_encoder
+        self._evidence_loss, self._evidence_weight = evidence_loss, evidence_weight
         strategy.prepare(wrapped.model, wrapped.engine.cross_attentions)
         self._layers = range(len(wrapped.engine.cross_attentions))
         self._batch_count = (0, 0)  # optimizer steps, and batches since the last one
+        self._batch_index = 0  # of the batch that is trained on, counted over all processes
         config = wrapped.model.config
         self._start_token = config.decoder_start_token_id
         if self._start_token is None:
@@ -113,6 +122,7 @@ class UnlimiformerTrainer(AverageTrainLossMixin, Seq2SeqTrainer):
         self._batch_count = (self.state.global_step, batches + 1)
         index = self.state.global_step * self.args.gradient_accumulation_steps + batches
         index = index * self.args.world_size + self.args.process_index  # as if one process ran all batches
+        self._batch_index = index
         with self._engine.context(policies=[self.strategy.train_policy(layer, index) for layer in self._layers]):
             return super().training_step(*args, **kwargs)
 
@@ -120,8 +130,14 @@ class UnlimiformerTrainer(AverageTrainLossMixin, Seq2SeqTrainer):
         """Return the model's loss on the answers, with prefixes and distractors in its memories."""
         model_inputs = {name: value for name, value in inputs.items() if name not in ("prefix_ids", "prompt_ids")}
         prefixes = _unpadded_rows(inputs, "prefix_ids")
+        if self._frozen_encoder is not None:
+            documents = [model_inputs.pop(name) for name in ("input_ids", "attention_mask")]
+            model_inputs |= self._frozen_encoder.encoder_outputs(_visible_rows(*documents), prefixes)
         with self._engine.context(prefixes=prefixes, distractors=self._distractors):
-            return super().compute_loss(model, model_inputs, *args, **kwargs)
+            loss: Any = super().compute_loss(model, model_inputs, *args, **kwargs)
+        if self._evidence_loss is not None and model.training:
+            loss = loss + self._evidence_weight * self._evidence_loss(self._batch_index)
+        return loss
 
     def prediction_step(  # type: ignore[override]
         self, model: Any, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: Any = None, **generation: Any
@@ -139,10 +155,13 @@ class UnlimiformerTrainer(AverageTrainLossMixin, Seq2SeqTrainer):
         answers: list[Tensor] = []
         for rows in batches:
             model_inputs = {name: inputs[name][rows] for name in ("input_ids", "attention_mask")}
+            row_prefixes = None if prefixes is None else prefixes[rows]
+            if self._frozen_encoder is not None:
+                model_inputs = self._frozen_encoder.encoder_outputs(_visible_rows(**model_inputs), row_prefixes)
             if has_prompts:
                 start = torch.tensor([self._start_token], device=self.args.device)
                 model_inputs["decoder_input_ids"] = torch.cat((start, prompts[rows.start]))[None]
-            with torch.no_grad(), self._engine.context(prefixes=None if prefixes is None else prefixes[rows]):
+            with torch.no_grad(), self._engine.context(prefixes=row_prefixes):
                 sequences = self.wrapped.model.generate(**model_inputs, **settings)
             prompt_length = model_inputs["decoder_input_ids"].shape[1] if has_prompts else 1
             answers += list(sequences[:, prompt_length:])
@@ -165,6 +184,11 @@ class _SetEpoch(TrainerCallback):
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Set the epoch that starts, or the one in which the run was stopped."""
         self._sampler.set_epoch(int(state.epoch or 0))
+
+
+def _visible_rows(input_ids: Tensor, attention_mask: Tensor) -> list[Tensor]:
+    """The token ids of each row of a batch (B, n), without padding."""
+    return [row[mask.bool()] for row, mask in zip(input_ids, attention_mask, strict=True)]
 
 
 def _unpadded_rows(inputs: dict[str, Any], name: str) -> list[Tensor] | None:

@@ -11,7 +11,8 @@ from tiny_causal_models import tiny_decoder
 
 from unlimiformer import Unlimiformer
 from unlimiformer.engines.causal.prompts import PromptSuffix
-from unlimiformer.engines.causal.selection import PassageIndex, PassageSelector, SelectedTokens, TopBlocks
+from unlimiformer.engines.causal.selection import PassageSelector, SelectedTokens, TopBlocks
+from unlimiformer.engines.passage_ranking import PassageIndex
 from unlimiformer.memory.encode import TokenizedInput
 from unlimiformer.text.passages import PassageSplitter
 
@@ -57,7 +58,8 @@ class _FixedScores:
 
 
 def _selector(u, scores, tokenizer, size=8):
-    return PassageSelector(_FixedScores(scores), u.engine.layout, 8, PassageSplitter(tokenizer, size))
+    splitter, tokenize = PassageSplitter(tokenizer, size), u.engine.template.question_ids
+    return PassageSelector(_FixedScores(scores), u.engine.layout, 8, splitter, tokenize)
 
 
 def _suffix(tokenizer, question):
@@ -112,6 +114,31 @@ def test_a_larger_context_has_all_passages_of_a_smaller_one(tokenizer, document)
         assert set(small.tokens.tolist()) < set(large.tokens.tolist())
 
 
+def test_a_question_that_names_a_section_is_searched_there(tokenizer):
+    """Two sections have the same words; the attention prefers the first, the question names the second."""
+    words = " ".join(f"w{number % 40}" for number in range(80))
+    text = f"Part 1\n\n{words}\n\nPart 2\n\n{words}"
+    with Unlimiformer(tiny_decoder("llama"), tokenizer, window=64, block=8, top_k=32) as u:
+        memory = u.index(text)
+        second = text.index("Part 2")
+        selector = _selector(u, list(range(-(-len(memory) // 8), 0, -1)), tokenizer)
+        (anywhere,) = selector.select(memory, _suffix(tokenizer, "w7 w9"), [16])
+        (named,) = selector.select(memory, _suffix(tokenizer, "w7 in part 2"), [16])
+    first, last = (memory.offsets[rows.tokens + memory.prefix_tokens, 0].float() for rows in (anywhere, named))
+    assert float(first.max()) < second < float(last.median()), "a passage may begin before its section"
+
+
+def test_a_title_that_introduces_a_question_is_not_asked(tokenizer, monkeypatch):
+    words = " ".join(f"w{number % 40}" for number in range(80))
+    with Unlimiformer(tiny_decoder("llama"), tokenizer, window=64, block=8, top_k=32) as u:
+        memory = u.index(f"Part 1\n\n{words}\n\nPart 2\n\n{words}")
+        suffix, asked = u.engine.template.suffix, []
+        monkeypatch.setattr(u.engine.template, "suffix", lambda question: asked.append(question) or suffix(question))
+        for question in ("In “Part 2”: w7", "w7 in part 2"):
+            u.generate(memory, prompt=question, max_new_tokens=1, do_sample=False)
+    assert asked == ["In “Part 2”: w7", "w7", "w7 in part 2"]
+
+
 def test_the_mean_over_a_passage_weighs_blocks_by_their_tokens(tokenizer, document):
     _, memory = document
     index = PassageIndex(memory, PassageSplitter(None, 20))
@@ -119,7 +146,7 @@ def test_the_mean_over_a_passage_weighs_blocks_by_their_tokens(tokenizer, docume
     scores = torch.arange(10).float()
     by_token = scores.repeat_interleave(8)
     expected = [float(by_token[start:stop].mean()) for start, stop in index.spans]
-    assert index.mean_by_passage(scores, 8).tolist() == pytest.approx(expected)
+    assert index.mean_by_passage(by_token).tolist() == pytest.approx(expected)
 
 
 def test_the_output_says_what_was_selected(tokenizer, document):

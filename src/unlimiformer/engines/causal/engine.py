@@ -125,7 +125,8 @@ class CausalEngine(Engine):
     @cached_property
     def passage_selector(self) -> PassageSelector:
         """Selects passages for a question."""
-        return PassageSelector(self.block_scorer, self.layout, self.block, self._splitter)
+        tokenize = self.template.question_ids
+        return PassageSelector(self.block_scorer, self.layout, self.block, self._splitter, tokenize)
 
     @cached_property
     def _splitter(self) -> PassageSplitter:

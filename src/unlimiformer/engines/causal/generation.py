@@ -155,6 +155,8 @@ class RereadGenerator(DocumentGenerator):
         prefix = memory.prefix_ids
         if not query.own_prompt:
             prefix = engine.template.with_examples(prefix, suffix.text)
+            question = engine.passage_selector.question(memory, suffix)
+            suffix = suffix if question == suffix.text else engine.template.suffix(question)
         return [self._build_prompt(prefix, memory, selected.tokens, suffix.ids) for selected in contexts]
 
     def _build_prompt(self, prefix: Tensor, memory: Memory, tokens: Tensor, suffix: Tensor) -> BuiltPrompt:

@@ -112,7 +112,11 @@ class PromptTemplate:
             raise InputError("the prompt is empty; expected what the model is to do with the document")
         _, after = self._render(None)
         ids = self._tokenize(after.replace(_QUESTION, question))
-        return PromptSuffix(ids, self._tokenize(f" {question}"), question)
+        return PromptSuffix(ids, self.question_ids(question), question)
+
+    def question_ids(self, question: str) -> Tensor:
+        """Token ids (n,) of a question alone, as it stands in a prompt."""
+        return self._tokenize(f" {question}")
 
     @property
     def _has_chat_template(self) -> bool:

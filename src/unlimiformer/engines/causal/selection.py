@@ -5,22 +5,18 @@ Shapes: S tokens of the document, n blocks, m selected tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from ...memory import Memory
-from ...text.passages import PassageSplitter, Span
-from ...text.word_search import WordSearch
+from ...text.passages import PassageSplitter
+from ..passage_ranking import PassageRanker, RankedPassages
 from .block_scorer import BlockScorer
 from .prompts import PromptSuffix
 from .row_layout import Head, RowLayout
-
-_WORD_WEIGHT = 0.5  # of shared words, next to attention
-_NEIGHBOUR_SHARES = (0.5, 0.25)  # of the scores of the next passages, and of those behind them
 
 
 @dataclass(frozen=True)
@@ -47,80 +43,44 @@ class SelectedTokens:
 
 
 class PassageSelector:
-    """The best passages: those that the retrieval heads attend to and that share words with the question.
+    """The best passages: those that the retrieval heads attend to and that share words with the question."""
 
-    A passage gains from its neighbours, because what answers a question often stands next to what names its subject.
-    """
-
-    def __init__(self, scorer: BlockScorer, layout: RowLayout, block: int, splitter: PassageSplitter) -> None:
-        self._scorer, self._layout, self._block, self._splitter = scorer, layout, block, splitter
-        self._indexed: tuple[int, PassageIndex] | None = None
+    def __init__(
+        self,
+        scorer: BlockScorer,
+        layout: RowLayout,
+        block: int,
+        splitter: PassageSplitter,
+        tokenize: Callable[[str], Tensor],
+    ) -> None:
+        self._scorer, self._layout, self._block, self._tokenize = scorer, layout, block, tokenize
+        self._ranker = PassageRanker(splitter)
 
     def select(self, memory: Memory, suffix: PromptSuffix, sizes: Sequence[int]) -> list[SelectedTokens]:
         """For each size the best passages, together at most so many tokens; each size once if they are the same."""
         length = memory.text_tokens
         if memory.windows == 1 or length <= min(sizes):
             return [SelectedTokens.everything(memory)]
-        scores, spans = self.score(memory, suffix), self._index(memory).spans
-        ranking = scores.argsort(descending=True).tolist()
-        ranked = [spans[passage] for passage in ranking]
-        counts = sorted({_fitting(ranked, size) for size in sizes})
-        return [self._selected(ranking[:count], scores, spans, length) for count in counts]
+        ranked = self.rank(memory, suffix)
+        contexts = {len(context.spans): context for context in (ranked.first(size) for size in sorted(sizes))}
+        return [_selected(context, length) for context in contexts.values()]
 
-    def _selected(self, passages: list[int], scores: Tensor, spans: list[Span], length: int) -> SelectedTokens:
-        shares = (scores[passages] - scores[passages].max()).exp().tolist()
-        return SelectedTokens.from_spans({spans[p]: share for p, share in zip(passages, shares, strict=True)}, length)
+    def question(self, memory: Memory, suffix: PromptSuffix) -> str:
+        """What the model is asked: the question, without the name of a section in which its passages are searched."""
+        return suffix.text if memory.windows == 1 else self._ranker.query(memory, suffix.text).question
 
-    def score(self, memory: Memory, suffix: PromptSuffix) -> Tensor:
-        """Score (n,) of every passage for a question."""
-        index = self._index(memory)
-        by_head = self._scorer.score_blocks(memory, self._layout, suffix.question)
-        attention = index.mean_by_passage(torch.stack(list(by_head.values())).sum(0), self._block)
-        words = index.search.scores(suffix.text)
-        return _add_neighbours(_standardize(attention) + _WORD_WEIGHT * _standardize(words))
-
-    def _index(self, memory: Memory) -> PassageIndex:
-        """The passages of a memory; those of the last one are kept."""
-        if self._indexed is None or self._indexed[0] != memory.key:
-            self._indexed = (memory.key, PassageIndex(memory, self._splitter))
-        return self._indexed[1]
+    def rank(self, memory: Memory, suffix: PromptSuffix) -> RankedPassages:
+        """All passages among which a question is searched, best first."""
+        query = self._ranker.query(memory, suffix.text)
+        question = suffix.question if query.text == suffix.text else self._tokenize(query.text)
+        by_head = self._scorer.score_blocks(memory, self._layout, question)
+        attention = torch.stack(list(by_head.values())).sum(0).repeat_interleave(self._block)
+        return self._ranker.rank(memory, query, attention)
 
 
-class PassageIndex:
-    """The passages of one memory, and their words."""
-
-    def __init__(self, memory: Memory, splitter: PassageSplitter) -> None:
-        self.spans = splitter.split(memory.text_ids)
-        self.search = WordSearch(splitter.texts(memory.text_ids, self.spans))
-
-    def mean_by_passage(self, scores: Tensor, block: int) -> Tensor:
-        """Mean score (n,) of the tokens of each passage, from the scores of blocks."""
-        bounds = torch.tensor(self.spans)
-        sums = torch.cat((torch.zeros(1, dtype=torch.float64), scores.double().repeat_interleave(block).cumsum(0)))
-        return ((sums[bounds[:, 1]] - sums[bounds[:, 0]]) / (bounds[:, 1] - bounds[:, 0])).float()
-
-
-def _fitting(spans: Sequence[Span], max_tokens: int) -> int:
-    """How many of the first spans have at most `max_tokens` tokens together; at least one."""
-    totals = accumulate(stop - start for start, stop in spans)
-    return max(1, sum(total <= max_tokens for total in totals))
-
-
-def _standardize(scores: Tensor) -> Tensor:
-    """The scores (n,) with mean 0 and deviation 1; zeros if they are all equal."""
-    if scores.shape[0] < 2:
-        return torch.zeros_like(scores)
-    return (scores - scores.mean()) / scores.std().clamp_min(1e-6)
-
-
-def _add_neighbours(scores: Tensor) -> Tensor:
-    """The scores (n,) of passages plus a share of the scores of their neighbours."""
-    total = scores.clone()
-    for distance, share in enumerate(_NEIGHBOUR_SHARES, 1):
-        before = torch.cat((scores[:1].expand(distance), scores[:-distance]))[: scores.shape[0]]
-        behind = torch.cat((scores[distance:], scores[-1:].expand(distance)))[-scores.shape[0] :]
-        total += share * (before + behind)
-    return total
+def _selected(passages: RankedPassages, length: int) -> SelectedTokens:
+    shares = (passages.scores - passages.scores.max()).exp().tolist()
+    return SelectedTokens.from_spans(dict(zip(passages.spans, shares, strict=True)), length)
 
 
 class TopBlocks:

@@ -152,12 +152,12 @@ def _search(view: CrossAttention, queries: Tensor, folded: Tensor | None, memory
         return memory.store.search(folded.flatten(0, 1).to(device), top_k)
 
     def score(block: Tensor) -> Tensor:
-        return _project_and_score(view, queries, block).flatten(0, 1).to(device)
+        return project_and_score(view, queries, block).flatten(0, 1).to(device)
 
     return memory.store.search_by(score, queries.shape[0] * view.heads, top_k)
 
 
-def _project_and_score(view: CrossAttention, queries: Tensor, block: Tensor) -> Tensor:
+def project_and_score(view: CrossAttention, queries: Tensor, block: Tensor) -> Tensor:
     """Scores (N, H, n) of a block of states (n, D) through their keys."""
     keys = view.keys(block.to(queries)).float()  # (n, G, d)
     grouped = queries.float().unflatten(1, (view.groups, -1))

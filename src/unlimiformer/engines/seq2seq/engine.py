@@ -22,6 +22,7 @@ from .attention import EVERYTHING, RetrievalPolicy
 from .context import AttentionContext
 from .focus import MemorySlice
 from .hooks import HookManager
+from .reread import PassageReader
 from .sample_queries import decoder_start_id, pool_queries, sample_queries
 from .verify_adapter import verify_guess
 
@@ -34,7 +35,7 @@ class Seq2SeqEngine(Engine):
     def __init__(self, model: Any, base: Any, tokenizer: Any, config: UnlimiformerConfig) -> None:
         super().__init__(model, base, tokenizer, config)
         for name in ("selection", "positions", "block"):
-            if getattr(config, name) is not None:
+            if getattr(config, name) not in (None, "reread"):
                 raise InputError(
                     f"{name} is {getattr(config, name)!r}; it is for decoder-only models, and "
                     f"{type(base).__name__} is an encoder–decoder: leave it out"
@@ -46,6 +47,11 @@ class Seq2SeqEngine(Engine):
         vocabulary_size = base.get_input_embeddings().num_embeddings
         encoder = EncoderInfo(adapter.encoder(base), base.config, self.hooks.encode, self.window, vocabulary_size)
         self._indexer = Indexer(config, tokenizer, encoder)
+        self._reader = None
+        if config.selection == "reread":
+            if tokenizer is None:
+                raise InputError("selection is 'reread' and there is no tokenizer; expected one: give it")
+            self._reader = PassageReader(self._indexer, tokenizer, self.window, config.top_k)
         context = AttentionContext(self._default_policies(), focus=config.focus or 0)
         if not is_known:
             verify_guess(base, adapter, self.window)
@@ -75,6 +81,11 @@ class Seq2SeqEngine(Engine):
     def cross_attentions(self) -> list[CrossAttention]:
         """The adapters of the decoder's cross-attentions, first layer first."""
         return self.hooks.attentions
+
+    @property
+    def encoder_parameters(self) -> list[torch.nn.Parameter]:
+        """The weights of the encoder, with a token embedding that the decoder may share."""
+        return list(self.hooks.encoder.parameters())
 
     def encode(self, ids: Tensor, aligned: dict[str, Tensor]) -> Tensor:
         """States (b, W, D) of windows (b, W)."""
@@ -112,7 +123,12 @@ class Seq2SeqEngine(Engine):
     ) -> list[Generated]:
         """Run the model's own `generate`; a prompt is the beginning of the decoder's text."""
         slices = [MemorySlice(memory, memory) for memory in memories]
-        if any(prompt is not None for prompt in prompts):
+        if self._reader is not None:
+            slices = [
+                self._reread(memory, prompt) if prompt else part
+                for memory, prompt, part in zip(memories, prompts, slices, strict=True)
+            ]
+        elif any(prompt is not None for prompt in prompts):
             ids = self.decoder_prompts(prompts)
             generation = {**generation, "decoder_input_ids": ids}
             if self.hooks.context.focus:
@@ -124,7 +140,10 @@ class Seq2SeqEngine(Engine):
             output = self.model.generate(**inputs, **generation)
             sequences = output if isinstance(output, Tensor) else output.sequences
             per_input = sequences.split(sequences.shape[0] // len(memories))
-            return [Generated(part, prompt_length) for part in per_input]
+            return [
+                Generated(rows, prompt_length, selected=part.selected)
+                for rows, part in zip(per_input, slices, strict=True)
+            ]
         require_cache(self.model, generation)
         trace = AttentionTrace()
         with self.context(trace=trace):
@@ -134,7 +153,12 @@ class Seq2SeqEngine(Engine):
         return self._with_provenance(output, slices, trace, prompt_length, generation)
 
     def truncated_generate(self, texts: list[str], prompts: list[str | None], generation: dict[str, Any]) -> list[str]:
-        """Answers of the plain model to the first window of each text."""
+        """Answers of the plain model to the first window of each text.
+
+        A model that rereads passages behind the question gets the question before the text.
+        """
+        if self._reader is not None:
+            texts, prompts = [(p or "") + text for p, text in zip(prompts, texts, strict=True)], [None] * len(texts)
         inputs = self.tokenizer(
             texts, truncation=True, max_length=self.window, padding=len(texts) > 1, return_tensors="pt"
         )
@@ -182,8 +206,19 @@ class Seq2SeqEngine(Engine):
             if beam_indices is not None:
                 rows = [row for row in beam_indices[first_row, :length].tolist() if row >= 0]
             layers = trace.by_layer(part.memory, rows, prompt_length - 1)
-            generated.append(Generated(sequences, prompt_length, part.provenance(layers)))
+            generated.append(Generated(sequences, prompt_length, part.provenance(layers), part.selected))
         return generated
+
+    @torch.no_grad()
+    def _reread(self, memory: Memory, prompt: str) -> MemorySlice:
+        """The passages of a memory that a prompt attends to, in one window behind it."""
+        assert self._reader is not None
+        query = self._reader.query(memory, prompt)
+        trace, ids = AttentionTrace(), self.decoder_prompts([query.text])
+        with self.context(trace=trace):
+            self.model(**self.encoder_outputs([memory]), decoder_input_ids=ids, use_cache=False)
+        layers = trace.by_layer(memory, [0] * ids.shape[1], 0)
+        return self._reader.read(memory, query, Provenance.from_layers(memory, layers).weights)
 
     @torch.no_grad()
     def _focus(self, memories: list[Memory], ids: Tensor) -> list[MemorySlice]:

@@ -20,7 +20,10 @@ _BLOCK = 32
 
 @dataclass(frozen=True)
 class MemorySlice:
-    """Some `rows` (n,) of a memory `whole`, as a `memory` of their own. A slice may be the whole memory."""
+    """Some `rows` (n,) of a memory `whole`, as a `memory` of their own. A slice may be the whole memory.
+
+    A row of -1 is none of the whole memory, such as a question's.
+    """
 
     memory: Memory
     whole: Memory
@@ -43,10 +46,19 @@ class MemorySlice:
 
     def provenance(self, layers: dict[int, Attention]) -> Provenance:
         """Attention to the slice, as provenance in the whole memory."""
-        rows = self.rows
-        if rows is not None:
-            layers = {layer: Attention(rows[a.index.long()], a.weights) for layer, a in layers.items()}
+        if self.rows is not None:
+            layers = {layer: self._in_whole(attention) for layer, attention in layers.items()}
         return Provenance.from_layers(self.whole, layers)
+
+    def _in_whole(self, attention: Attention) -> Attention:
+        assert self.rows is not None
+        index = self.rows[attention.index.long()]
+        return Attention(index.clamp_min(0), attention.weights.where(index >= 0, 0.0))
+
+    @property
+    def selected(self) -> Tensor | None:
+        """Rows (m,) of the whole memory that are in the slice; None for all."""
+        return None if self.rows is None else self.rows[self.rows >= 0]
 
 
 def select_passages(weights: Tensor, tokens: int) -> Tensor:

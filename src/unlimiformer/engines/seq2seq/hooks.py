@@ -168,6 +168,8 @@ class HookManager:
             queries = view.queries(call)  # (B, T, H, d)
             if self.context.trace is not None:
                 self.context.trace.begin_call(layer, queries.shape[1])
+            if self.context.observe is not None:
+                self.context.observe(layer, view, queries, memories)
             context, log_sum = self._attend(layer, view, queries, memories)
             return view.project_output(context, log_sum, call)
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from ...errors import InputError
 from ...utils.optional import require
 from .base import Metric
 
@@ -40,18 +39,3 @@ class Rouge(Metric):
 def geometric_mean(means: dict[str, Any]) -> Any:
     """Return the geometric mean of the means of ROUGE-1, -2 and -L, which SCROLLS reports for summaries."""
     return (means["rouge1"] * means["rouge2"] * means["rougeL"]) ** (1 / 3)
-
-
-def rouge(answers: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    """Return the mean F of ROUGE-1, -2 and -L in percent, their geometric mean `rouge` and arithmetic mean `mean`.
-
-    Answers of one word have no bigrams, so that their geometric mean is always 0.
-    """
-    if len(answers) != len(references) or not answers:
-        raise InputError(
-            f"{len(answers)} answers and {len(references)} references; expected one reference per answer, and at least "
-            "one answer"
-        )
-    scores = Rouge().scores(answers, [[reference] for reference in references])
-    means = {kind: sum(values) / len(values) for kind, values in scores.items()}
-    return {**means, "rouge": geometric_mean(means), "mean": sum(means.values()) / len(means)}

@@ -6,12 +6,19 @@ from torch import Tensor
 
 from .base import Strategy
 
+_SHORTEST_CHUNK = 10
+
 
 class Chunked(Strategy):
-    """Non-overlapping chunks, so that each token of a document is used once in an epoch."""
+    """Non-overlapping chunks of the whole document, however long it is.
+
+    A last chunk of fewer than ten tokens is left out, as in the code of the paper's authors.
+    """
 
     name = "chunked"
+    limits_source = False
 
     def inputs(self, ids: Tensor, room: int) -> list[Tensor]:
         """Split the document into consecutive chunks of at most `room` tokens."""
-        return list(ids.split(room))
+        chunks = list(ids.split(room))
+        return chunks[:-1] if len(chunks) > 1 and chunks[-1].shape[0] < _SHORTEST_CHUNK else chunks
