@@ -86,6 +86,7 @@ class PaperTables:
         self._tested: list[Example] = [example for example, _ in merged]
         self._references = [references for _, references in merged]
         self._answers = self._read_answers()
+        self._scores: dict[tuple[str, int], dict[str, list[float]]] = {}  # of finished rows and seeds
 
     def run(self) -> None:
         """Train what is missing, answer what is missing, and write the table."""
@@ -157,11 +158,11 @@ class PaperTables:
     def _answer(self, folder: Path, test: str, missing: list[int]) -> Iterator[tuple[int, str]]:
         """Answers of a trained model over whole documents, whose memories all models share."""
         generation = {"max_new_tokens": self._options.new_tokens, "do_sample": False, "num_beams": 1}
-        question_format = QuestionFormat("decoder", FORM)
+        question_format, documents = QuestionFormat("decoder", FORM), self._document_numbers()
         with Unlimiformer.from_pretrained(folder) as u:
             for question in missing:
                 example = self._tested[question]
-                place = self._folder / "tested" / f"{self._document_numbers()[question]}"
+                place = self._folder / "tested" / f"{documents[question]}"
                 memory = Memory.load(place) if place.exists() else u.index(example.document, folder=place)
                 prompt = question_format.text(example.question)
                 end = AnswerEnd([example.question], generation, u.tokenizer)
@@ -193,12 +194,17 @@ class PaperTables:
 
     def _columns(self, row: str, seed: int | None = None) -> dict[str, np.ndarray]:
         """ROUGE of every question, the mean of its seeds."""
-        by_seed = []
-        for number in range(self._options.seeds) if seed is None else [seed]:
-            texts = {a.question: a.answer for a in self._answers if (a.row, a.seed) == (row, number)}
-            if len(texts) == len(self._tested):
-                by_seed.append(Rouge().scores([texts[q] for q in range(len(texts))], self._references))
+        seeds = range(self._options.seeds) if seed is None else [seed]
+        by_seed = [self._score(row, number) for number in seeds if not self._missing(row, number)]
         return {kind: np.mean([scores[kind] for scores in by_seed], axis=0) for kind in by_seed[0]} if by_seed else {}
+
+    def _score(self, row: str, seed: int) -> dict[str, list[float]]:
+        """ROUGE of every question of a finished row, computed once."""
+        if (row, seed) not in self._scores:
+            texts = {a.question: a.answer for a in self._answers if (a.row, a.seed) == (row, seed)}
+            answers = [texts[question] for question in range(len(self._tested))]
+            self._scores[row, seed] = Rouge().scores(answers, self._references)
+        return self._scores[row, seed]
 
     def _means(self, row: str, seed: int) -> str:
         return ", ".join(f"{kind} {scores.mean():.2f}" for kind, scores in self._columns(row, seed).items())

@@ -165,13 +165,17 @@ class Engine(ABC):
         return memories
 
     @torch.no_grad()
-    def index_ids(self, ids: Tensor, prefix: Tensor) -> Memory:
-        """Encode token ids (S,) with a prefix (n,) before every window into a memory in RAM, without dropout."""
+    def index_ids(self, ids: Tensor, prefix: Tensor, saveable: bool = False) -> Memory:
+        """Encode token ids (S,) with a prefix (n,) before every window into a memory in RAM, without dropout.
+
+        `saveable`: it can be saved, for which all weights of the encoder are read once more when they have changed.
+        """
         training = self.model.training
         self.model.eval()
         try:
             source = TokenizedInput(ids.to(self.device), prefix.to(self.device), {})
-            return self.indexer.index_inputs([source], specs=[self.indexer.encoding_spec(prefix)])[0]
+            specs = [self.indexer.encoding_spec(prefix)] if saveable else None
+            return self.indexer.index_inputs([source], specs=specs)[0]
         finally:
             self.model.train(training)
 

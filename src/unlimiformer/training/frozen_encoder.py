@@ -37,6 +37,6 @@ class FrozenEncoder:
         if name not in self._loaded:
             place = self._folder / name
             if not (place / DESCRIPTION).is_file():
-                self._engine.index_ids(ids, prefix).save(place)
+                self._engine.index_ids(ids, prefix, saveable=True).save(place)
             self._loaded[name] = Memory.load(place, verify=False)
         return self._loaded[name]

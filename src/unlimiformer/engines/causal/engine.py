@@ -206,9 +206,7 @@ class CausalEngine(Engine):
     @torch.no_grad()
     def prompt_ids(self, document_ids: Tensor, question: str) -> Tensor:
         """Token ids of the prompt with which the model answers a question about a document (S,)."""
-        device = self.decoder.device
-        source = TokenizedInput(document_ids.to(device), self.template.prefix(None).to(device), {})
-        memory = self.indexer.index_inputs([source])[0]
+        memory = self.index_ids(document_ids, self.template.prefix(None))
         return self._reread().build_prompts(Query(memory, self.template.suffix(question)))[-1].ids
 
     @torch.no_grad()
