@@ -64,3 +64,11 @@ def tokenizer():
 @pytest.fixture
 def book():
     return make_book()
+
+
+@pytest.fixture
+def scribe(tokenizer):
+    """Make a scribe; by default it repeats the first sentence of a text."""
+    from summary_helpers import Scribe
+
+    return lambda write=lambda text, instruction: " ".join(text.split()).split(". ")[0] + ".": Scribe(tokenizer, write)

@@ -26,6 +26,7 @@ FLOORS = [
     {"memory"},
     {"provenance"},
     {"engines"},
+    {"summaries"},
     {"model"},
     {"qa", "tasks"},
     {"evaluation"},

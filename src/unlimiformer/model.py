@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,16 @@ from torch import Tensor
 
 from .config import UnlimiformerConfig
 from .engines import CausalEngine, Engine, Generated, Seq2SeqEngine
+from .engines.question_format import QuestionFormat
 from .engines.validation import check_tokenizer, check_weights
 from .errors import InputError, UnsupportedModelError
 from .hub.saved_settings import with_defaults
 from .memory import Memory
 from .memory.encode import Progress
 from .provenance import Provenance
-from .text.sources import TextSource, is_token_ids
+from .summaries import ChapterSummary, Summary, SummaryRequest, summarizer
+from .summaries.base import ignore
+from .text.sources import TextSource, is_token_ids, iter_text
 from .text.tokenization import pieces
 
 
@@ -165,6 +168,55 @@ class Unlimiformer:
         generated = self.engine.generate(memories, prompts, provenance, generation)
         outputs = [self._decode(part, memory) for part, memory in zip(generated, memories, strict=True)]
         return outputs if is_batch else outputs[0]
+
+    def summarize(
+        self,
+        source: TextSource | Memory,
+        *,
+        words: int = 200,
+        by_chapter: bool = False,
+        method: str | None = None,
+        question_format: QuestionFormat | None = None,
+        folder: str | os.PathLike[str] | None = None,
+        progress: Progress = ignore,
+        on_part: Callable[[ChapterSummary], None] = ignore,
+        **generation: Any,
+    ) -> Summary:
+        """Summarise a document of any length; every sentence knows the passages that it stands on.
+
+        Parameters
+        ----------
+        source : a text, a path, pieces of text, or a memory of a text.
+        words : about how many words the summary has; with `by_chapter`, the summary of each chapter.
+        by_chapter : summarise every chapter on its own; headings tell where they begin.
+        method : one of `summaries.METHODS`; None for the one that is best for the kind of model.
+        question_format : how the model is asked for a summary; None as it was trained.
+        folder : keeps what the model writes, so that an interrupted summary continues.
+        progress : called with the number of sections that are read, and with their total.
+        on_part : called with each part of the summary as soon as it is final.
+        generation : arguments of the model's own `generate`.
+        """
+        self._check_active()
+        if self.tokenizer is None:
+            raise InputError("a summary needs a tokenizer; give one: Unlimiformer(model, tokenizer)")
+        if is_token_ids(source):
+            raise InputError("token ids were given; expected a text, a path, or a memory of a text")
+        memory = source if isinstance(source, Memory) else None
+        if memory is not None:
+            self.engine.check(memory)
+        text = "".join(iter_text(source)) if memory is None else memory.text  # type: ignore[arg-type]
+        request = SummaryRequest(
+            text,
+            memory=memory,
+            words=words,
+            by_chapter=by_chapter,
+            folder=None if folder is None else Path(folder),
+            generation=generation,
+            progress=progress,
+            on_part=on_part,
+        )
+        name = getattr(_base_model(self.model).config, "_name_or_path", "")
+        return summarizer(self.engine, question_format or QuestionFormat.for_model(name), method).summarize(request)
 
     def remove(self) -> None:
         """Remove retrieval from the model: every forward is the original object again."""

@@ -14,6 +14,7 @@ import time
 import pytest
 from conftest import make_book, make_tokenizer, save
 from fsspec.implementations.memory import MemoryFileSystem
+from tiny_causal_models import tiny_decoder
 from tiny_models import make
 
 from unlimiformer import Memory, Unlimiformer
@@ -103,6 +104,22 @@ def test_failed_document_does_not_affect_its_batch(folder, tmp_path):
     rows = worker.process(find_documents(tmp_path))
     worker.close()
     assert "not UTF-8" in rows[1]["error"] and all(isinstance(rows[n]["summary"], str) for n in (0, 2))
+
+
+def test_a_decoder_only_model_summarises_without_an_index(tokenizer, tmp_path):
+    folder = save(tmp_path / "llama", tiny_decoder("llama"), tokenizer)
+    (tmp_path / "texts").mkdir()
+    text = " ".join(f"w{number % 90}" for number in range(300))
+    (tmp_path / "texts" / "a.txt").write_text(text)
+    worker = Worker(Job(task="summarize", model=folder, generation={"max_new_tokens": 40}, config={}, passages=1))
+    (row,) = worker.process(find_documents(tmp_path / "texts"))
+    worker.close()
+    with Unlimiformer(*load(folder)) as wrapped:
+        expected = wrapped.summarize(text, words=31)
+    assert row["summary"] == expected.text
+    assert [sentence["text"] for sentence in row["sentences"]] == [sentence.text for sentence in expected.sentences]
+    assert all(len(sentence["passages"]) <= 1 for sentence in row["sentences"])
+    assert row["tokens"] == 300
 
 
 @pytest.mark.parametrize("remote", [False, True])

@@ -13,7 +13,7 @@ from conftest import make_book, make_tokenizer, save
 from tiny_causal_models import tiny_decoder
 from tiny_models import WINDOW, make
 
-from unlimiformer import Unlimiformer
+from unlimiformer import Unlimiformer, summaries
 from unlimiformer.errors import InputError, StorageError, UnlimiformerError
 from unlimiformer.evaluation import METHODS, EvaluationSettings, Result, compare, evaluate, run
 from unlimiformer.utils.resumable_run import ResumableRun
@@ -62,7 +62,7 @@ def _answers(folder):
 
 
 def test_methods_answer_as_the_wrapper_does(model, data, tmp_path):
-    methods = [method for method in METHODS if method != "full"]  # it is for decoder-only models
+    methods = [method for method in METHODS if method not in ("full", *summaries.METHODS)]
     for method in methods:
         config = {} if method == "sled" else {"top_k": 8}
         evaluate(_settings(model, data, method=method, config=config), tmp_path / method)
@@ -82,6 +82,20 @@ def test_methods_answer_as_the_wrapper_does(model, data, tmp_path):
     for method in ("bm25", "truncate"):  # behind a space both have the same tokens: these documents are one passage
         evaluate(_settings(model, data, method=method, form="{question} w9 "), tmp_path / f"spaced-{method}")
     assert _answers(tmp_path / "spaced-bm25") == _answers(tmp_path / "spaced-truncate")
+
+
+def test_ways_to_summarise_are_methods(model, data, tmp_path):
+    with pytest.raises(InputError, match="expected documents without questions"):
+        evaluate(_settings(model, data, method="direct"), tmp_path / "questions")
+    documents = tmp_path / "documents.jsonl"
+    rows = [{"document": line["document"], "answer": line["answer"]} for line in _read(data)]
+    documents.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    evaluate(_settings(model, documents, method="direct"), tmp_path / "direct")
+    evaluate(_settings(model, documents), tmp_path / "unlimiformer")
+    assert _answers(tmp_path / "direct") == _answers(tmp_path / "unlimiformer")
+    for row in _read(tmp_path / "direct" / run.PREDICTIONS):
+        assert " ".join(sentence["text"] for sentence in row["sentences"]) == row["answer"]
+        assert all(sentence["passages"] for sentence in row["sentences"])
 
 
 def test_longest_documents_come_first_and_batches_change_no_answer(model, data, tmp_path):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+from summary_helpers import make_story
 from tiny_causal_models import tiny_decoder
 from tiny_models import WINDOW, make
 
 from unlimiformer import Unlimiformer
 from unlimiformer.errors import UnlimiformerError
-from unlimiformer.qa import DocumentQA, QuestionFormat
+from unlimiformer.qa import DocumentQA, QuestionFormat, answer_batch
 
 GREEDY = {"max_new_tokens": 5, "do_sample": False}
 
@@ -101,3 +102,27 @@ def test_settings_saved_with_a_model(tmp_path, tokenizer):
         (tmp_path / "unlimiformer.json").write_text(broken)
         with pytest.raises(UnlimiformerError, match=message):
             Unlimiformer.from_pretrained(tmp_path)
+
+
+def test_a_decoder_only_model_summarises_section_by_section(scribe):
+    story = make_story(4)
+    model = scribe()
+    qa = DocumentQA(model.wrapped, story)
+    streamed = []
+
+    class Streamer:
+        def put(self, tokens):
+            streamed.append(tokens)
+
+        def end(self):
+            streamed.append(None)
+
+    expected = model.wrapped.summarize(story, words=200)
+    answer = qa.ask("What is the plot of the story?", provenance=True, streamer=Streamer())
+    assert answer.text == expected.text
+    assert streamed[-1] is None
+    assert len(streamed) - 2 == answer.output.token_ids.shape[0]
+    quotes = answer.quotes(2)
+    assert all(quote["text"] == story[quote["start"] : quote["end"]] for quote in quotes)
+    assert len(qa.ask(None, max_new_tokens=30).text.split()) < len(answer.text.split())
+    assert answer_batch(model.wrapped, [story], [None], QuestionFormat())[0].text == expected.text

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import make_book, make_tokenizer
+from summary_helpers import make_story
 from tiny_causal_models import tiny_decoder
 from tiny_models import WINDOW, make
 
@@ -23,7 +24,7 @@ from unlimiformer.errors import StorageError
 from unlimiformer.memory.encode import encode_windows
 from unlimiformer.qa import QuestionFormat
 from unlimiformer.server import BackgroundWorker, DocumentStore, Limits
-from unlimiformer.server.priority_lock import PriorityLock
+from unlimiformer.server.priority_lock import CancelledError, PriorityLock
 
 
 def wrap_t5(**settings):
@@ -280,3 +281,102 @@ def test_refused_document_does_not_hold_up_others(tmp_path, monkeypatch):
         wait_for_state(worker, small)
         refused = wait_for_state(worker, large, "waiting")
         assert refused.error == "storage is not available (the disk is full); trying again"
+
+
+def test_a_summary_lets_answers_pass_and_continues_after_it_was_cancelled(tmp_path, scribe):
+    model = scribe()
+    with running_worker(tmp_path, model.wrapped) as worker:
+        document = wait_for_state(worker, add_document(worker, make_story(8, 100)))
+        cancelled = threading.Event()
+        write = model.write
+
+        def cancel_later(text, instruction):
+            if len(model.asked) > 16:
+                cancelled.set()
+            return write(text, instruction)
+
+        model.write = cancel_later
+        with pytest.raises(CancelledError):
+            worker.answer(document, None, lambda text: None, cancelled)
+        model.write, before = write, len(model.asked)
+        yields = []
+        worker.model_lock.yield_summary = lambda cancelled: yields.append(1)  # type: ignore[method-assign]
+        pieces = []
+        served = worker.answer(document, "Summarize the story.", pieces.append, threading.Event())
+        assert len(yields) > 1
+        whole = scribe()
+        assert served.text == whole.wrapped.summarize(make_story(8, 100), words=200).text
+        assert len(model.asked) - before <= len(whole.asked) - 8
+        assert "".join(pieces).split() == served.text.split()
+        assert len(served.provenance["sentences"]) > 1
+        assert served.provenance["sentences"][0]["passages"]
+
+
+def test_a_summary_waits_for_answers_and_indexing_for_both():
+    lock, order, cancelled = PriorityLock(), [], threading.Event()
+
+    def work(name, context):
+        with context:
+            order.append(name)
+
+    with lock.for_answer(threading.Event()):
+        threads = []
+        for name, context in (
+            ("index", lock.for_indexing()),
+            ("summary", lock.for_summary(cancelled)),
+            ("answer", lock.for_answer(threading.Event())),
+        ):
+            threads.append(threading.Thread(target=work, args=(name, context)))
+            threads[-1].start()
+        wait_for(lambda: lock.waiting_answers == 1 and lock.waiting_summaries == 1, "an answer and a summary that wait")
+    for thread in threads:
+        thread.join(10)
+    assert order == ["answer", "summary", "index"]
+
+
+@pytest.mark.parametrize("while_yielding", [False, True])
+def test_a_waiting_summary_can_be_cancelled(while_yielding):
+    lock, cancelled = PriorityLock(), threading.Event()
+    holding, errors = threading.Event(), []
+
+    def summarize():
+        try:
+            with lock.for_summary(cancelled):
+                holding.set()
+                wait_for(lambda: lock.waiting_answers, "an answer that waits")
+                lock.yield_summary(cancelled)
+        except CancelledError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=summarize)
+    if while_yielding:
+        thread.start()
+        assert holding.wait(10)
+    with lock.for_answer(threading.Event()):
+        if not while_yielding:
+            thread.start()
+        wait_for(lambda: lock.waiting_summaries, "a summary that waits")
+        cancelled.set()
+        thread.join(10)
+        assert len(errors) == 1
+        with pytest.raises(CancelledError), lock.for_answer(cancelled):
+            pass  # the answer still holds the lock
+    with lock.for_indexing():
+        pass  # the lock is free again
+
+
+def test_a_document_that_is_deleted_while_it_is_summarised(tmp_path, scribe):
+    model = scribe()
+    with running_worker(tmp_path, model.wrapped) as worker:
+        document = wait_for_state(worker, add_document(worker, make_story(8, 100)))
+        write = model.write
+
+        def delete(text, instruction):
+            worker.documents.remove(document.id)
+            worker.forget(document)
+            return write(text, instruction)
+
+        model.write = delete
+        with pytest.raises(CancelledError):
+            worker.answer(document, None, lambda text: None, threading.Event())
+        assert not worker.documents.memory_path(document).parent.exists()

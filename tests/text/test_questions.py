@@ -1,10 +1,10 @@
-"""Questions about one fact, and broad ones."""
+"""Questions about one fact, broad ones, and those that ask for a summary."""
 
 from __future__ import annotations
 
 import pytest
 
-from unlimiformer.text.questions import is_broad
+from unlimiformer.text.questions import asks_for_summary, is_broad, is_descriptive, is_question
 
 FACTS = (
     "Who found the ring?",
@@ -12,6 +12,9 @@ FACTS = (
     "Why did the farmer sell his cow?",
     "How did the girl feel when she saw the wolf?",
     "What is the access code?",
+    "Who bought the plot of land?",
+    "What important letter did Anna lose?",
+    "At the setting of the sun, who arrived?",
 )
 BROAD = (
     None,
@@ -22,6 +25,7 @@ BROAD = (
     "How does Anna's view of the war change throughout the book?",
     "What is the relationship between the two brothers?",
     "Who is Retief and what happens to him?",
+    "Who are the Qornt and how do they relate to the others?",
 )
 
 
@@ -33,3 +37,54 @@ def test_a_question_about_a_fact_is_not_broad(question):
 @pytest.mark.parametrize("question", BROAD)
 def test_a_question_about_much_of_a_document_is_broad(question):
     assert is_broad(question)
+
+
+@pytest.mark.parametrize("question", BROAD[2:])
+def test_a_description(question):
+    assert is_descriptive(question)
+
+
+@pytest.mark.parametrize(
+    "question", ["In the book, what is the name? Answer in two sentences.", "Who came?", "what is it"]
+)
+def test_a_question(question):
+    assert is_question(question)
+
+
+@pytest.mark.parametrize("question", [*FACTS, "Translate the text into French.", "Write all names as JSON."])
+def test_no_description(question):
+    assert not is_descriptive(question)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        None,
+        "Summarize the whole meeting",
+        "Please summarise this document.",
+        "What is the plot of the story?",
+        "Give me a short summary of the book",
+        "What is this paper about?",
+        "what's the plot?",
+        "Summarize.",
+        "Can you please summarise the book?",
+        "Summarize the text in three sentences.",
+    ],
+)
+def test_a_summary(question):
+    assert asks_for_summary(question)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        *FACTS,
+        "Summarize the discussion about the budget.",
+        "Summarise chapter 4.",
+        "What is the plot against the king?",
+        "What is the book about gardens called?",
+        "Describe the setting of the story.",
+    ],
+)
+def test_no_summary(question):
+    assert not asks_for_summary(question)

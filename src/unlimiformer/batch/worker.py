@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ..config import UnlimiformerConfig
+from ..engines.answer_end import answer_tokens
 from ..errors import InputError, UnlimiformerError
 from ..hub import MODELS, get_model
 from ..hub.loading import load_on
@@ -23,6 +24,7 @@ from ..memory.fingerprint import model_digest
 from ..memory.memory import Memory
 from ..model import Unlimiformer
 from ..qa import Answer, QuestionFormat, answer_batch
+from ..summaries import summary_words
 from ..utils.files import cache_folder, folder_size
 from .documents import Document
 from .job import Job, ResultRow, failure_row
@@ -74,6 +76,8 @@ class Worker:
         started = time.perf_counter()
         if self._job.task == "index":
             results = [self._index(document) for document in documents]
+        elif self._job.task == "summarize" and not self._model.config.is_encoder_decoder:
+            results = [self._summarize(document) for document in documents]
         else:
             results = self._answer(documents)
         seconds = (time.perf_counter() - started) / len(documents)
@@ -103,6 +107,23 @@ class Worker:
             results = [{"answers": document_rows} for document_rows in rows]
         tokens = [len(answer.output.memory) for answer in answers]
         return [{**result, "tokens": count} for result, count in zip(results, tokens, strict=True)]
+
+    def _summarize(self, document: Document) -> ResultRow:
+        """Summarise one document section by section; a batch is made of its sections."""
+        source = self._load_source(document)
+        if isinstance(source, Memory):
+            self._match_memories([source])
+        generation = {"max_new_tokens": answer_tokens([None]), **self._job.generation}
+        words = summary_words(generation.pop("max_new_tokens"))
+        summary = self._wrapped.summarize(source, words=words, question_format=self._question_format, **generation)
+        row: ResultRow = {"summary": summary.text}
+        if self._job.passages > 0:
+            sentences = [sentence for chapter in summary.to_dict()["chapters"] for sentence in chapter["sentences"]]
+            row["sentences"] = [
+                {**sentence, "passages": sentence["passages"][: self._job.passages]} for sentence in sentences
+            ]
+        tokens = len(self._tokenizer(summary.document, add_special_tokens=False, verbose=False)["input_ids"])
+        return {**row, "tokens": tokens}
 
     @property
     def _can_reuse_memory(self) -> bool:

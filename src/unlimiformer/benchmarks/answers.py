@@ -13,12 +13,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ..engines.answer_end import loop_start
 from ..errors import InputError
 from ..evaluation import METHODS, EvaluationSettings, Result, compare, evaluate
 from ..evaluation.run import PREDICTIONS
 from ..hub import find_model
 from ..memory.encode import Progress
-from ..qa.answer_end import loop_start
 from ..utils.csv_text import to_csv
 from ..utils.files import atomic_write
 from ..utils.jsonl import read_rows
@@ -76,7 +76,7 @@ class QuestionSample:
 
     def write(self, source: Path, target: Path) -> None:
         """Write the sampled questions to a JSONL file; refuse if it exists with other questions."""
-        rows = _read_documents(source)
+        rows = read_documents(source)
         if self.documents is not None and self.documents < len(rows):
             rows = random.Random(self.seed).sample(rows, self.documents)
         if self.questions is not None:
@@ -236,7 +236,8 @@ def _count_tokens(documents: Sequence[str], model: str) -> list[int]:
     return [len(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]) for text in documents]
 
 
-def _read_documents(source: Path) -> list[dict[str, Any]]:
+def read_documents(source: Path, other_field: str = "questions") -> list[dict[str, Any]]:
+    """The objects of a JSONL file, each with a document, and with questions about it or with another field."""
     rows = []
     try:
         lines = source.read_text(encoding="utf-8").splitlines()
@@ -249,7 +250,11 @@ def _read_documents(source: Path) -> list[dict[str, Any]]:
             row = {}
         if row is None:
             continue
-        if not isinstance(row, dict) or not isinstance(row.get("document"), str) or not row.get("questions"):
+        if (
+            not isinstance(row, dict)
+            or not isinstance(row.get("document"), str)
+            or not (row.get("questions") or row.get(other_field))
+        ):
             raise InputError(
                 f'{source}, line {number} has no "document" or no "questions"; expected an object with both: a text, '
                 'and a list of {"question", "answer"}'

@@ -260,6 +260,62 @@ def _show_answers(rows: Sequence[Any]) -> None:
     Console(highlight=False).print(table)
 
 
+@app.command("summaries")
+def summaries(
+    files: Annotated[
+        list[Path],
+        typer.Argument(help='JSONL files; a line has "document" and "summary", or a question for a summary.'),
+    ],
+    model: Model = DEFAULT_MODEL,
+    methods: Annotated[str, typer.Option(help="With commas; every other one is compared with the first.")] = (
+        "grounded,hierarchical,truncate,map-reduce,leading"
+    ),
+    words: Annotated[int, typer.Option(help="Length of every summary.")] = 200,
+    documents: Annotated[int | None, typer.Option(help="Documents of each file, the first; default: all.")] = None,
+    device: Device = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the table and all summaries.")] = Path(
+        "summaries"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Summarise real documents with every method: ROUGE, entities, supported sentences, loops and time.
+
+    Summaries are stored one by one; after an interruption the same command continues.
+    """
+    require_at_least(1, words=words, documents=documents)
+    quiet_libraries()
+    fetch_model(model)
+    from ..benchmarks import summaries as benchmark
+
+    with progress_bar("Summarising", "summaries") as progress:
+        rows = benchmark.run(
+            files, output, model, methods.split(","), words, documents, device, messages.print, progress
+        )
+    if as_json:
+        typer.echo(json.dumps([asdict(row) for row in rows], indent=1))
+    else:
+        _show_summaries(rows)
+    messages.print(f"wrote {output / benchmark.TABLE} and {output / benchmark.SUMMARIES}")
+
+
+def _show_summaries(rows: Sequence[Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    columns = ("data", "method", "documents", "words", "ROUGE-1", "ROUGE-2", "ROUGE-L", "entities", "ROUGE-1 (p)")
+    table = Table(*columns, "entities (p)", "supported", "loops", "s per document")
+    for row in rows:
+        scores = (f"{score:.1f}" for score in (row.rouge1, row.rouge2, row.rougeL, row.entities))
+        differences = (
+            "–" if difference is None else f"{difference:+.1f} ({p:.3f})"
+            for difference, p in ((row.rouge1_difference, row.rouge1_p), (row.entities_difference, row.entities_p))
+        )
+        supported = "–" if row.supported is None else f"{row.supported:.0f} %"
+        numbers = (f"{row.documents:,}", f"{row.words:.0f}", *scores, *differences, supported, f"{row.loops:.0f} %")
+        table.add_row(row.data, row.method, *numbers, f"{row.seconds:.1f}")
+    Console(highlight=False).print(table)
+
+
 @app.command("train")
 def train(
     tokens: Annotated[int, typer.Option(help="Source tokens of the example.")] = 4096,

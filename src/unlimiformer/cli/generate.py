@@ -54,9 +54,9 @@ def command(
     """Generate from a text of any length, or from a memory of it."""
     check_provenance_file(provenance)
     source, wrapped = open_wrapped(file, model, settings, device)
+    from ..engines.answer_end import AnswerEnd
     from ..memory import Memory
     from ..qa import SUMMARY_PROMPT
-    from ..qa.answer_end import AnswerEnd
 
     with progress_bar("Indexing") as progress:
         started = time.perf_counter()

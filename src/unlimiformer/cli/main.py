@@ -9,7 +9,7 @@ import typer
 
 from .. import __version__
 from ..errors import UnlimiformerError
-from . import ask, bench, demo, evaluate, families, figures, generate, index, models, plan, run, serve, train
+from . import ask, bench, demo, evaluate, families, figures, generate, index, models, plan, run, serve, summarize, train
 
 app = typer.Typer(
     help="Unlimited-length input for pretrained transformers.",
@@ -18,6 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("ask")(ask.command)
+app.command("summarize")(summarize.command)
 app.command("generate")(generate.command)
 app.command("index")(index.command)
 app.command("run")(run.command)

@@ -99,8 +99,13 @@ class Engine(ABC):
         """Run the model's own `generate` on each memory; `generation` holds its arguments."""
 
     @abstractmethod
-    def truncated_generate(self, texts: list[str], prompts: list[str | None], generation: dict[str, Any]) -> list[str]:
-        """Answers of the plain model, which sees only as much of each text as its context holds."""
+    def truncated_generate(
+        self, texts: list[str], prompts: list[str | None], generation: dict[str, Any], answer_start: str = ""
+    ) -> list[str]:
+        """Answers of the plain model, which sees only as much of each text as its context holds.
+
+        `answer_start`: words with which a decoder-only model begins every answer; what is returned follows them.
+        """
 
     @abstractmethod
     def truncated_room(self, generation: dict[str, Any]) -> int:

@@ -12,16 +12,18 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
+from .. import summaries
 from ..config import UnlimiformerConfig
+from ..engines.answer_end import AnswerEnd, answer_tokens
 from ..engines.seq2seq.attention import memorizing_layer
 from ..errors import InputError
 from ..model import Unlimiformer
 from ..qa import DocumentQA, QuestionFormat, answer_batch
-from ..qa.answer_end import AnswerEnd
+from ..text.questions import asks_for_summary
 from .bm25 import BM25Search
 from .map_reduce import MapReduce
 
-METHODS = ("unlimiformer", "truncate", "full", "bm25", "map-reduce", "sled", "memorizing")
+METHODS = ("unlimiformer", "truncate", "full", "bm25", "map-reduce", "sled", "memorizing", *summaries.METHODS)
 _PART_TOKENS = 2048  # largest part of "map-reduce" for a decoder-only model
 
 
@@ -46,10 +48,17 @@ class Item:
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer, and the characters of the document that the model saw; None if that is not known."""
+    """An answer.
+
+    Parameters
+    ----------
+    seen : characters of the document that the model saw; None if that is not known.
+    sentences : of a summary, each with the texts of its passages; None for other answers.
+    """
 
     text: str
     seen: list[tuple[int, int]] | None = None
+    sentences: list[dict[str, Any]] | None = None
 
 
 class Answerer:
@@ -97,6 +106,8 @@ class Answerer:
     def answers(self, items: Sequence[Item]) -> list[Reply]:
         """One answer per item, in order."""
         with self.wrapped.engine.full_attention() if self.method == "sled" else nullcontext():
+            if self.method in summaries.METHODS:
+                return [self._summarize(item, self.method) for item in items]
             if self.method == "bm25":
                 return [self._answer_from_passages(item) for item in items]
             if self.method == "map-reduce":
@@ -147,7 +158,31 @@ class Answerer:
     def _ask_plain(self, text: str, question: str | None) -> str:
         return DocumentQA(self.wrapped, text, self._format).ask_truncated(question, **self._generation)
 
+    def _summarize(self, item: Item, method: str | None = None) -> Reply:
+        """A summary; None is the way that is best for the kind of model."""
+        if not asks_for_summary(item.question):
+            raise InputError(
+                f"the method is {method!r} and a question is {item.question!r}; expected documents without questions, "
+                "or questions for a summary"
+            )
+        generation = {"max_new_tokens": answer_tokens([None]), **self._generation}
+        summary = self.wrapped.summarize(
+            item.document,
+            words=summaries.summary_words(generation.pop("max_new_tokens")),
+            method=method,
+            question_format=self._format,
+            **generation,
+        )
+        sentences = [
+            {"text": sentence.text, "passages": [summary.quote(passage) for passage in sentence.passages]}
+            for sentence in summary.sentences
+        ]
+        return Reply(summary.text, sentences=sentences)
+
     def _answer(self, item: Item) -> Reply:
+        is_ours = self.method == "unlimiformer" and self.wrapped.engine.kind == "decoder-only"
+        if is_ours and asks_for_summary(item.question):  # the document is not indexed for it
+            return self._summarize(item)
         qa = self._document_qa(item.document)
         if self.method in ("truncate", "full"):
             tokens = qa.first_window if self.method == "truncate" else None

@@ -210,6 +210,7 @@ class Evaluation:
                 "references": item.references,
                 "seconds": seconds,
                 "evidence": evidence_recall(item.evidence, reply.seen),
+                **({} if reply.sentences is None else {"sentences": reply.sentences}),
             }
             for item, reply in zip(batch, replies, strict=True)
         ]

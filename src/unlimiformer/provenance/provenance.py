@@ -52,6 +52,7 @@ class Provenance:
     hits : (S,) how often each source token was retrieved.
     layers : attention by layer, generated token and head; None where only the total is known.
     tokens : the text of every generated token.
+    sentences : the passages of every sentence, where they were found without attention.
     """
 
     memory: Memory
@@ -59,6 +60,21 @@ class Provenance:
     hits: Tensor
     layers: dict[int, Attention] | None = None
     tokens: tuple[str, ...] = ()
+    sentences: tuple[Span, ...] = ()
+
+    @classmethod
+    def from_sentences(cls, memory: Memory, sentences: Sequence[Span]) -> Provenance:
+        """The sentences of an answer whose passages are known, but not the attention of its tokens."""
+        if memory.offsets is None:
+            raise InputError("the memory was made from token ids and has no text; index a text instead")
+        weights = torch.zeros(len(memory))
+        for sentence in sentences:
+            for passage in sentence.passages:
+                inside = (memory.offsets[:, 0] < passage.end) & (memory.offsets[:, 1] > passage.start)
+                weights[inside] += passage.weight / max(1, int(inside.sum()))
+        total = float(weights.sum())
+        tokens = tuple(f"{sentence.text} " for sentence in sentences)
+        return cls(memory, weights / total if total else weights, (weights > 0).long(), None, tokens, tuple(sentences))
 
     @classmethod
     def from_layers(cls, memory: Memory, layers: dict[int, Attention]) -> Provenance:
@@ -70,8 +86,8 @@ class Provenance:
         return cls(memory, weights, hits, layers)
 
     def with_tokens(self, tokens: Sequence[str]) -> Provenance:
-        """A copy that knows the text of every generated token."""
-        return replace(self, tokens=tuple(tokens))
+        """A copy that knows the text of every generated token; itself if its sentences are known."""
+        return self if self.sentences else replace(self, tokens=tuple(tokens))
 
     def attention(self, tokens: Sequence[int], layer: int | None = None, head: int | None = None) -> Tensor:
         """Attention (S,) from some generated tokens to each source token, optionally of one layer or head only."""
@@ -92,6 +108,10 @@ class Provenance:
         """The tokens or sentences of the generated text, each with its best passages."""
         if unit not in UNITS:
             raise InputError(f"the unit is {unit!r}; expected one of: {', '.join(UNITS)}")
+        if self.sentences:  # a sentence is the smallest unit; the space behind it belongs to its token
+            spans = [replace(sentence, passages=sentence.passages[:count]) for sentence in self.sentences]
+            is_token = unit == "token"
+            return [replace(span, text=span.text + " ", end=span.end + 1) for span in spans] if is_token else spans
         if self.layers is None:
             raise InputError("the attention of single tokens is not known here; passages() gives that of all together")
         ends = list(accumulate(map(len, self.tokens)))
@@ -123,7 +143,7 @@ class Provenance:
 
         fields: dict[str, Any] = {"answer": "".join(self.tokens), "characters": len(source)}
         fields |= {"passages": quote(self.passages()), "histogram": self.histogram(bins)}
-        if self.layers is not None:
+        if self.layers is not None or self.sentences:
             for unit in UNITS:
                 fields[f"{unit}s"] = [{**asdict(span), "passages": quote(span.passages)} for span in self.spans(unit)]
         return fields

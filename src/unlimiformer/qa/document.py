@@ -7,14 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
+from ..engines.answer_end import AnswerEnd, answer_tokens
+from ..engines.question_format import QuestionFormat
 from ..errors import InputError
 from ..memory import Memory
 from ..memory.encode import Progress
 from ..model import Output, Unlimiformer
+from ..provenance import Provenance
+from ..summaries import ChapterSummary, summary_words
+from ..text.questions import asks_for_summary
 from ..text.sources import as_token_ids, iter_text
 from ..text.tokenization import truncate_text
-from .answer_end import AnswerEnd
-from .question_format import QuestionFormat
 
 
 @dataclass(frozen=True)
@@ -70,10 +75,14 @@ class DocumentQA:
     def ask(self, question: str | None, progress: Progress | None = None, **generation: Any) -> Answer:
         """Answer from the whole document; without a question, summarise it.
 
-        `progress` is called while the document is indexed.
+        `progress` is called while the document is indexed. A decoder-only model summarises section by section, as
+        `Unlimiformer.summarize` does.
         """
         memory = self._index(question, progress)
-        prompt = None if self._question_before_document else self.question_format.prompt(question, self.wrapped)
+        has_text = memory.stored_text is not None
+        if self.wrapped.engine.kind == "decoder-only" and has_text and asks_for_summary(question):
+            return self._summarize(memory, question, **generation)
+        prompt = None if self._question_before_document else self.question_format.prompt(question, self.wrapped.engine)
         started = time.perf_counter()
         end = AnswerEnd([question], generation, self.wrapped.tokenizer)
         output = self.wrapped.generate(memory, prompt=prompt, **end.generation)
@@ -87,9 +96,29 @@ class DocumentQA:
         if self._question_before_document:
             text, prompt = self.question_format.text(question) + text, None
         else:
-            prompt = self.question_format.prompt(question, self.wrapped)
+            prompt = self.question_format.prompt(question, self.wrapped.engine)
         end = AnswerEnd([question], generation, self.wrapped.tokenizer)
         return end.text(self.wrapped.engine.truncated_generate([text], [prompt], end.generation)[0])
+
+    def _summarize(self, memory: Memory, question: str | None, provenance: bool = False, **generation: Any) -> Answer:
+        started = time.perf_counter()
+        length = generation.pop("max_new_tokens", None) or answer_tokens([question])
+        streamer = generation.pop("streamer", None)
+        stream = SentenceStream(streamer, self.wrapped.tokenizer)
+        summary = self.wrapped.summarize(
+            memory,
+            words=summary_words(length),
+            question_format=self.question_format,
+            on_part=stream.put,
+            **generation,
+        )
+        stream.end()
+        ids = self.wrapped.tokenizer(summary.text, add_special_tokens=False, return_tensors="pt", verbose=False)
+        found = None
+        if provenance and memory.offsets is not None:
+            found = Provenance.from_sentences(memory, summary.spans)
+        output = Output((summary.text,), (summary.text,), ids["input_ids"], memory, 0, found)
+        return Answer(summary.text, output, self._index_seconds, time.perf_counter() - started)
 
     def _index(self, question: str | None, progress: Progress | None) -> Memory:
         if self._memory is None or self._question_before_document:
@@ -100,6 +129,26 @@ class DocumentQA:
             self._memory = self.wrapped.index(text, prefix=prefix, progress=progress)
             self._index_seconds = time.perf_counter() - started
         return self._memory
+
+
+class SentenceStream:
+    """Gives a streamer of transformers the sentences of a summary."""
+
+    def __init__(self, streamer: Any, tokenizer: Any) -> None:
+        self._streamer, self._tokenizer = streamer, tokenizer
+        if streamer is not None:
+            streamer.put(torch.zeros((1, 1), dtype=torch.long))  # stands for the prompt, which is skipped
+
+    def put(self, part: ChapterSummary) -> None:
+        """Stream the sentences of a part."""
+        if self._streamer is not None:
+            for token in self._tokenizer(f"{part.text} ", add_special_tokens=False)["input_ids"]:
+                self._streamer.put(torch.tensor([token]))
+
+    def end(self) -> None:
+        """Stream what is left."""
+        if self._streamer is not None:
+            self._streamer.end()
 
 
 def answer_batch(
@@ -126,7 +175,10 @@ def answer_batch(
         elif any(asked):
             arguments = {"prefix": asked}
     else:
-        arguments = {"prompt": [question_format.prompt(question, wrapped) for question in questions]}
+        arguments = {"prompt": [question_format.prompt(question, wrapped.engine) for question in questions]}
+    if wrapped.engine.kind == "decoder-only" and any(map(asks_for_summary, questions)):
+        documents = [DocumentQA(wrapped, source, question_format) for source in sources]
+        return [document.ask(asked, **generation) for document, asked in zip(documents, questions, strict=True)]
     started = time.perf_counter()
     end = AnswerEnd(questions, generation, wrapped.tokenizer)
     outputs = wrapped.generate(list(sources), **arguments, **end.generation)

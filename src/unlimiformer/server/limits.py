@@ -17,7 +17,7 @@ class Limits:
     documents : number of stored documents
     question : characters in one question
     waiting : answers that are being generated or are queued
-    seconds : time for one answer; generation stops there
+    seconds : time for one answer; generation stops there. A summary that is written section by section has no limit
     new_tokens : generated tokens of one answer
     """
 

@@ -9,15 +9,18 @@ import shutil
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
+from ..engines.answer_end import answer_tokens
 from ..errors import MemoryMismatchError, StorageError, UnlimiformerError
 from ..memory.memory import Memory
 from ..model import Unlimiformer
+from ..provenance import Provenance
 from ..qa import DocumentQA, QuestionFormat
-from ..qa.answer_end import answer_tokens
+from ..summaries import summary_words
+from ..text.questions import asks_for_summary
 from .answers import CallbackStreamer, ServedAnswer, StopSignal
 from .documents import DocumentStore, StoredDocument
 from .limits import Limits
@@ -25,6 +28,7 @@ from .priority_lock import CancelledError, PriorityLock
 
 _OPEN_MEMORIES = 8  # memory-mapped at the same time
 _SHORT_ANSWER = 48  # tokens, with the question
+_POLL_SECONDS = 0.2  # how often a waiting summary checks whether it was cancelled
 
 
 class BackgroundWorker:
@@ -59,6 +63,7 @@ class BackgroundWorker:
         self._memories: OrderedDict[str, Memory] = OrderedDict()  # least recently used first
         self._memories_lock = threading.Lock()
         self._progress: dict[str, tuple[int, int]] = {}
+        self._summary_locks: dict[str, threading.Lock] = {}
         self._postponed: dict[str, float] = {}  # when the disk refused a document, by the monotonic clock
         self._wake_up, self._closing = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="indexer", daemon=True)
@@ -88,6 +93,7 @@ class BackgroundWorker:
         self._close_memory(document)
         self._progress.pop(document.id, None)
         self._postponed.pop(document.id, None)
+        self._summary_locks.pop(document.id, None)
 
     def answer(
         self,
@@ -109,6 +115,8 @@ class BackgroundWorker:
         new_tokens : length of the answer, up to that of the limits; by default it follows the question
         """
         length = min(new_tokens or answer_tokens([question]), self.limits.new_tokens)
+        if self.wrapped.engine.kind == "decoder-only" and asks_for_summary(question):
+            return self._summarize(document, question, on_text, cancelled, compare, length)
         greedy: dict[str, Any] = {"max_new_tokens": length, "do_sample": False, "num_beams": 1}
         with self.model_lock.for_answer(cancelled):
             started = time.perf_counter()
@@ -129,6 +137,71 @@ class BackgroundWorker:
             seconds = time.perf_counter() - started
         provenance = None if answer.output.provenance is None else answer.output.provenance.to_dict()
         return ServedAnswer(answer.text.strip(), provenance, truncated, seconds, stop.reason)
+
+    def _summarize(
+        self,
+        document: StoredDocument,
+        question: str | None,
+        on_text: Callable[[str], None],
+        cancelled: threading.Event,
+        compare: bool,
+        length: int,
+    ) -> ServedAnswer:
+        """Summarise a document section by section; between sections, answers to others come first.
+
+        What is written is kept with the document, so that a cancelled summary continues when it is asked for again.
+        """
+
+        def check() -> None:
+            if cancelled.is_set() or self._closing.is_set() or self.documents.get(document.id) is None:
+                raise CancelledError
+
+        def on_progress(done: int, total: int) -> None:
+            del done, total
+            check()
+            self.model_lock.yield_summary(cancelled)
+
+        greedy: dict[str, Any] = {"do_sample": False, "num_beams": 1}
+        truncated = None
+        folder = self.documents.memory_path(document).parent
+        with self._summary_of(document, cancelled), self.model_lock.for_summary(cancelled):
+            check()
+            started = time.perf_counter()
+            memory = self._open_memory(document)
+            summary = self.wrapped.summarize(
+                memory,
+                words=summary_words(length),
+                question_format=self.question_format,
+                folder=folder / "summary",
+                progress=on_progress,
+                on_part=lambda part: on_text(f"{part.text} "),
+                **greedy,
+            )
+            if compare:
+                qa = DocumentQA(self.wrapped, memory, self.question_format)
+                stop = StopSignal(cancelled, time.perf_counter() + self.limits.seconds)
+                settings = {**greedy, "max_new_tokens": length, "stopping_criteria": stop.criteria}
+                truncated = qa.ask_truncated(question, qa.first_window, **settings)
+        found = None if memory.offsets is None else Provenance.from_sentences(memory, summary.spans).to_dict()
+        return ServedAnswer(summary.text, found, truncated, time.perf_counter() - started)
+
+    @contextmanager
+    def _summary_of(self, document: StoredDocument, cancelled: threading.Event) -> Iterator[None]:
+        """Let one summary of a document be written at a time; remove what is left of a document that was deleted."""
+        lock = self._summary_locks.setdefault(document.id, threading.Lock())
+        while not lock.acquire(timeout=_POLL_SECONDS):
+            if cancelled.is_set():
+                raise CancelledError
+        try:
+            yield
+        except StorageError:
+            if self.documents.get(document.id) is None:
+                raise CancelledError from None
+            raise
+        finally:
+            lock.release()
+            if self.documents.get(document.id) is None:
+                shutil.rmtree(self.documents.memory_path(document).parent, ignore_errors=True)
 
     def _open_memory(self, document: StoredDocument) -> Memory:
         with self._memories_lock:

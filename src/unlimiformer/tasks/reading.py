@@ -8,11 +8,10 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from ..text.sentences import split_sentences
+from ..text.passages import text_passages
 from ..text.word_search import WordSearch
 from .example import Example
 
-_WORDS_PER_PASSAGE = 48  # about 64 tokens
 _FEWEST_WORDS, _MOST_WORDS = 100, 330  # of all passages together; a window of 512 tokens holds them and a question
 
 _Span = tuple[int, int]
@@ -35,19 +34,10 @@ def shorten_to_passages(examples: Sequence[Example]) -> list[Example]:
 
 
 class _Passages:
-    """The passages of a document: whole sentences, about `_WORDS_PER_PASSAGE` words together."""
+    """The passages of a document, and a word search in them."""
 
     def __init__(self, document: str) -> None:
-        self._document = document
-        self._spans: list[_Span] = []
-        start = words = 0
-        for sentence_start, sentence_end in split_sentences(document):
-            words += len(document[sentence_start:sentence_end].split())
-            if words >= _WORDS_PER_PASSAGE:
-                self._spans.append((start, sentence_end))
-                start, words = sentence_end, 0
-        if document[start:].strip():
-            self._spans.append((start, len(document)))
+        self._spans = text_passages(document)
         self._texts = [document[start:end].strip() for start, end in self._spans]
         self._search = WordSearch(self._texts)
 

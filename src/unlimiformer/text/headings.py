@@ -7,8 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _MOST_WORDS, _MOST_CHARACTERS = 12, 90
-_NUMBERED = r"(?:chapter|book|part|act|scene|section|article|letter|volume|canto|stave|appendix)"
-_NUMBERED_TITLE = re.compile(rf"{_NUMBERED}\s+(?:\d+|[ivxlc]+|[a-z]+)\b", re.IGNORECASE)
+_NUMBERED = r"(?:chap(?:ter|\.)?|adventure|tale|book|part|act|scene|section|article|letter|volume|canto|stave|appendix)"
+_NUMBER_WORDS = (
+    "one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|seventeen"
+    "|eighteen|nineteen|twenty|thirty|forty|fifty|first|second|third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|last"
+)
+_NUMBERED_TITLE = re.compile(rf"{_NUMBERED}\s+(?:the\s+)?(?:\d+|[ivxlc]+|[a-z]|{_NUMBER_WORDS})\b", re.IGNORECASE)
 _BLOCK = re.compile(r"(?:\A|(?<=\n))[^\S\n]*\S.*?(?=\n[^\S\n]*\n|\Z)", re.DOTALL)
 _MARKDOWN = re.compile(r"#{1,6}\s+")
 _QUOTED = re.compile(r"“([^”]+)”|\"([^\"]+)\"|«([^»]+)»|‘([^’]+)’")
@@ -37,6 +41,11 @@ def find_sections(text: str) -> list[Section]:
         Section(" ".join(_MARKDOWN.sub("", title).split()), start, end)
         for (title, start), end in zip(starts, ends, strict=True)
     ]
+
+
+def is_numbered(title: str) -> bool:
+    """Whether a heading is one of a series: "CHAPTER IV", "Section 2"."""
+    return _NUMBERED_TITLE.match(title) is not None
 
 
 @dataclass(frozen=True)
@@ -80,7 +89,7 @@ def _is_heading(block: str) -> bool:
         return True
     if len(title) > _MOST_CHARACTERS or len(title.split()) > _MOST_WORDS or not any(map(str.isalpha, title)):
         return False
-    if _NUMBERED_TITLE.match(title):
+    if is_numbered(title):
         return True
     return "\n" not in title and title[0].isupper() and title[-1].isalnum()
 
@@ -91,12 +100,13 @@ def _words(text: str) -> list[str]:
     for place in range(1, len(words)):
         if re.fullmatch(_NUMBERED, words[place - 1]):
             words[place] = _arabic(words[place])
+            words[place - 1] = "chapter" if words[place - 1] == "chap" else words[place - 1]
     return words
 
 
 def _numbered_words(title: str) -> tuple[str, ...]:
     """ "chapter" and its number, if a title is numbered; else nothing."""
-    return tuple(_words(title)[:2]) if _NUMBERED_TITLE.match(title) else ()
+    return tuple(_words(title)[:2]) if is_numbered(title) else ()
 
 
 def _arabic(word: str) -> str:

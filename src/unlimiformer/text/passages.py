@@ -7,11 +7,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .sentences import split_sentences
+
 PASSAGE_TOKENS = 64
+_PASSAGE_WORDS = 48  # about as long
 _SENTENCE_ENDS = (".", "!", "?", "。", "！", "？", '."', '!"', '?"', ".”", "!”", "?”")
 
 Span = tuple[int, int]
 """First token, and the one behind the last."""
+CharacterSpan = tuple[int, int]
+"""First character, and the one behind the last."""
+
+
+def text_passages(text: str) -> list[CharacterSpan]:
+    """Start and end of the passages of a text, in characters: whole sentences, a little more than 48 words together."""
+    spans: list[CharacterSpan] = []
+    start = words = 0
+    for sentence_start, sentence_end in split_sentences(text):
+        words += len(text[sentence_start:sentence_end].split())
+        if words >= _PASSAGE_WORDS:
+            spans.append((start, sentence_end))
+            start, words = sentence_end, 0
+    if text[start:].strip():
+        spans.append((start, len(text)))
+    return spans
 
 
 class PassageSplitter:

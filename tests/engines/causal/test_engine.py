@@ -48,3 +48,26 @@ def test_settings_that_do_not_fit_are_refused(settings, message):
     with pytest.raises(UnlimiformerError, match=message):
         Unlimiformer(model, **settings)
     assert "generate" not in model.__dict__
+
+
+def test_plain_answers_about_several_texts_are_those_about_each(tokenizer, book):
+    u = Unlimiformer(tiny_decoder("llama"), tokenizer, window=64, block=8, top_k=32)
+    texts, prompts = [book[:120], book[:60], book[100:400]], ["Who is w1?", "w2 w3", "Describe w4"]
+    settings = {"max_new_tokens": 6, "do_sample": False}
+    together = u.engine.truncated_generate(texts, prompts, settings)
+    alone = [
+        u.engine.truncated_generate([text], [prompt], settings)[0] for text, prompt in zip(texts, prompts, strict=True)
+    ]
+    assert together == alone
+
+
+def test_the_beginning_of_a_plain_answer_is_given(tokenizer, book):
+    u = Unlimiformer(tiny_decoder("llama"), tokenizer, window=64, block=8, top_k=32)
+    settings = {"max_new_tokens": 6, "do_sample": False}
+    (answer,) = u.engine.truncated_generate([book[:120]], ["w2 w3"], settings, answer_start=" w9 w8")
+    template = u.engine.template
+    document = torch.tensor(tokenizer(book[:120], add_special_tokens=False)["input_ids"])
+    beginning = torch.tensor(tokenizer("w9 w8", add_special_tokens=False)["input_ids"])
+    prompt = torch.cat((template.prefix(None), document, template.suffix("w2 w3").ids, beginning))[None]
+    sequences = u.model.generate(prompt, attention_mask=torch.ones_like(prompt), **settings)
+    assert answer == tokenizer.decode(sequences[0, prompt.shape[1] :], skip_special_tokens=True)

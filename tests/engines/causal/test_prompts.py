@@ -94,3 +94,26 @@ def test_a_chat_template_that_allows_one_message_gets_no_examples(chat):
     template = PromptTemplate(chat)
     prefix = template.prefix(None)
     assert template.with_examples(prefix, "Who?").tolist() == prefix.tolist()
+
+
+class _Characters:
+    """A tokenizer whose tokens are characters."""
+
+    chat_template = None
+
+    def __call__(self, text, **_):
+        return {"input_ids": [ord(character) for character in text]}
+
+
+def _suffix(prompt: str, **options: str) -> str:
+    ids = PromptTemplate(_Characters()).suffix(prompt, **options).ids
+    return "".join(chr(token) for token in ids.tolist())
+
+
+def test_a_question_is_called_one_and_an_instruction_is_not():
+    assert _suffix("Who came?") == "\n\nQuestion: Who came?\nAnswer:"
+    assert _suffix("Translate the text.") == "\n\nTranslate the text.\nAnswer:"
+
+
+def test_the_beginning_of_the_answer():
+    assert _suffix("Who came?", answer_start=" It was") == "\n\nQuestion: Who came?\nAnswer: It was"

@@ -24,7 +24,7 @@ from ..base import Engine, Generated, generation_setting, require_cache
 from ..patching import refuse_wrapped, replace_method
 from .block_scorer import BlockScorer
 from .generation import GENERATORS, Query, RereadGenerator, repeats_per_row
-from .kv_cache import KeysValues, PrefixReader, fill_cache, join_cached
+from .kv_cache import KeysValues, PrefixReader, fill_cache, join_cached, pad_left
 from .positions import POSITIONS, Positions
 from .prompts import PromptSuffix, PromptTemplate
 from .retrieval_heads import retrieval_heads
@@ -183,14 +183,30 @@ class CausalEngine(Engine):
         """Generated tokens (rows, T) for queries."""
         return self._generator.generate(queries, generation, provenance)
 
-    def truncated_generate(self, texts: list[str], prompts: list[str | None], generation: dict[str, Any]) -> list[str]:
-        """Answers of the plain model to as much of each text as its context holds."""
-        answers = []
-        for text, prompt in zip(texts, prompts, strict=True):
-            prefix = self.template.with_examples(self.template.prefix(None), prompt or "")
-            document = self._truncated_document(text, prefix, self.truncated_room(generation))
-            answers.append(document.ask(prompt or "", **generation))
-        return answers
+    @torch.no_grad()
+    def truncated_generate(
+        self, texts: list[str], prompts: list[str | None], generation: dict[str, Any], answer_start: str = ""
+    ) -> list[str]:
+        """Answers of the plain model to as much of each text as its context holds; several texts are one batch."""
+        room = self.truncated_room(generation)
+        prefixes = [self.template.with_examples(self.template.prefix(None), prompt or "") for prompt in prompts]
+        if len(texts) == 1 and not answer_start:
+            return [self._truncated_document(texts[0], prefixes[0], room).ask(prompts[0] or "", **generation)]
+        documents = self.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+        rows = [
+            torch.cat(
+                (
+                    prefix,
+                    torch.tensor(ids[:room], dtype=torch.long),
+                    self.template.suffix(prompt or "", answer_start).ids,
+                )
+            )
+            for prefix, ids, prompt in zip(prefixes, documents, prompts, strict=True)
+        ]
+        padded, mask = pad_left(rows, self.padding_id)
+        sequences = self.call_generate(padded, mask, generation)[:, padded.shape[1] :]
+        first_of_each = sequences[:: sequences.shape[0] // len(texts)]
+        return self.tokenizer.batch_decode(first_of_each, skip_special_tokens=True)
 
     def truncated_room(self, generation: dict[str, Any]) -> int:
         """The context without the prefix, and without what is reserved for question and answer."""
@@ -231,6 +247,19 @@ class CausalEngine(Engine):
                 if token_id is not None:
                     return token_id
         return 0
+
+    @property
+    def default_new_tokens(self) -> int:
+        """Longest answer, in tokens, where the user set nothing."""
+        return _NEW_TOKENS
+
+    def tokenize(self, text: str) -> Tensor:
+        """Token ids (n,) of a text, without special tokens."""
+        return torch.tensor(self.tokenizer(text, add_special_tokens=False)["input_ids"], dtype=torch.long)
+
+    def ends_sentence(self, token: int) -> bool:
+        """Whether a token ends a sentence or a line."""
+        return self._splitter.ends_sentence(token)
 
     def require_cache(self, generation: dict[str, Any]) -> None:
         """Raise if `generate` runs without the cache that holds the document."""

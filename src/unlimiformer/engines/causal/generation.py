@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
+from transformers import DynamicCache, LogitsProcessorList
 
 from ...errors import InputError
 from ...memory import Memory
 from ...provenance import Attention, Provenance
+from ...text.questions import is_descriptive
+from ..answer_end import RepetitionLimit
 from ..base import generation_setting, strip_padding
+from .composed import INSTRUCTION, TOKENS_PER_PART, ComposedAnswer, pad_right, split_tokens
 from .contexts import ContextChoice, stream_answer
 from .kv_cache import KeysValues, pad_left, read_prefix, slice_prompt
 from .prompts import PromptSuffix
@@ -37,6 +40,7 @@ class Query:
     ----------
     own_prompt : prefix and suffix are the user's own tokens, and nothing is added to them.
     layers : attention of the generated tokens, by layer; None where only the selection is known.
+    sentence_provenance : where the sentences of an answer came from, if it was composed of several.
     """
 
     memory: Memory
@@ -44,6 +48,7 @@ class Query:
     own_prompt: bool = False
     selected: list[SelectedTokens] = field(default_factory=list)
     layers: dict[int, Attention] | None = None
+    sentence_provenance: Provenance | None = None
 
     @property
     def selected_rows(self) -> Tensor | None:
@@ -55,6 +60,8 @@ class Query:
     @property
     def provenance(self) -> Provenance:
         """Where the answer came from."""
+        if self.sentence_provenance is not None:
+            return self.sentence_provenance
         if self.layers is not None:
             return Provenance.from_layers(self.memory, self.layers)
         prefix_length = self.memory.prefix_tokens
@@ -105,6 +112,58 @@ class RereadGenerator(DocumentGenerator):
 
     def generate(self, queries: list[Query], generation: dict[str, Any], provenance: bool) -> Tensor:
         """New tokens behind prefix, selected passages and suffix."""
+        composed = [self._is_composed(query, generation) for query in queries]
+        if not any(composed):
+            return self._generate(queries, generation, provenance)
+        rows = [
+            self._compose(query, generation, provenance) if parts else self._generate([query], generation, provenance)
+            for query, parts in zip(queries, composed, strict=True)
+        ]
+        return pad_right([row for tokens in rows for row in tokens], self._engine.padding_id)
+
+    def _is_composed(self, query: Query, generation: dict[str, Any]) -> bool:
+        """Whether an answer is joined from several: a description of a document that does not fit one window."""
+        return (
+            not query.own_prompt
+            and query.memory.windows > 1
+            and is_descriptive(query.suffix.text)
+            and generation_setting(self._engine.model, generation, "num_return_sequences", 1) == 1
+        )
+
+    def _compose(self, query: Query, generation: dict[str, Any], provenance: bool) -> Tensor:
+        """New tokens (1, T): a few sentences from each part of the selected passages."""
+        engine, memory = self._engine, query.memory
+        selected = engine.passage_selector.select(memory, query.suffix, engine.context_sizes(query.suffix.text))[-1]
+        query.selected = [selected]
+        parts = split_tokens(selected.tokens, engine.ends_sentence, memory.text_ids)
+        question = engine.passage_selector.question(memory, query.suffix)
+        suffix = engine.template.suffix(f"{question} {INSTRUCTION}").ids
+        prompts = [self._build_prompt(memory.prefix_ids, memory, tokens, suffix) for tokens in parts]
+        ids, mask, cache = self._batch(prompts, generation)
+        longest = generation_setting(engine.model, generation, "max_new_tokens", None) or engine.default_new_tokens
+        processors = [RepetitionLimit(engine.tokenizer, times=1), *(generation.get("logits_processor") or ())]
+        arguments = {
+            **generation,
+            "max_new_tokens": min(longest, TOKENS_PER_PART),
+            "logits_processor": LogitsProcessorList(processors),
+            "streamer": None,
+            "return_dict_in_generate": False,
+        }
+        sequences = engine.call_generate(ids, mask, arguments, cache)[:, ids.shape[1] :]
+        texts = [engine.tokenizer.decode(memory.text_ids[tokens]) for tokens in parts]
+        written = engine.tokenizer.batch_decode(sequences, skip_special_tokens=True)
+        answer = ComposedAnswer.compose(
+            query.suffix.text, texts, written, lambda text: len(engine.tokenize(text)) <= longest
+        )
+        if provenance and memory.offsets is not None:
+            query.sentence_provenance = answer.provenance(memory, parts)
+        tokens = engine.tokenize(answer.text)[:longest]
+        if generation.get("streamer") is not None:
+            stream_answer(generation["streamer"], ids[:1], tokens)
+        return tokens[None].to(sequences.device)
+
+    def _generate(self, queries: list[Query], generation: dict[str, Any], provenance: bool) -> Tensor:
+        """New tokens (rows, T): for each question one prompt, or several of which one answer is taken."""
         engine = self._engine
         by_query = [self.build_prompts(query) for query in queries]
         if generation_setting(engine.model, generation, "do_sample", False):  # the likeliest would be no fair sample

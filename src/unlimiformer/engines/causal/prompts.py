@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...errors import InputError
-from ...text.questions import is_broad
+from ...text.questions import is_broad, is_question
 from ...text.tokenization import prefix_token_ids
 
 _EXAMPLE_TEXT = (
@@ -30,7 +30,8 @@ _EXAMPLES = (  # questions about it, and answers as short as they should be
     ("How many nets did she bring home?", "nine"),
 )
 _DOCUMENT, _QUESTION = "⟦the document⟧", "⟦the question⟧"
-_CHAT = f"Text:\n{_DOCUMENT}\n\nQuestion: {_QUESTION}"
+_LABEL = "Question: "  # before a question; an instruction has none
+_CHAT = f"Text:\n{_DOCUMENT}\n\n{_LABEL}{_QUESTION}"
 _PLAIN = f"{_CHAT}\nAnswer:"
 _FIXED_DATE = "{%- macro strftime_now(form) -%}1 January 2024{%- endmacro -%}"  # a memory's prefix must not change
 
@@ -104,14 +105,15 @@ class PromptTemplate:
         except Exception:  # templates raise errors of many kinds
             return self.prefix(None)
 
-    def suffix(self, question: str) -> PromptSuffix:
-        """Token ids behind the document."""
+    def suffix(self, question: str, answer_start: str = "") -> PromptSuffix:
+        """Token ids behind the document, up to the beginning of the answer."""
         if self._tokenizer is None:
             raise InputError("a prompt needs a tokenizer; give one: Unlimiformer(model, tokenizer)")
         if not question.strip():
             raise InputError("the prompt is empty; expected what the model is to do with the document")
         _, after = self._render(None)
-        ids = self._tokenize(after.replace(_QUESTION, question))
+        placeholder = _QUESTION if is_question(question) else _LABEL + _QUESTION
+        ids = self._tokenize(after.replace(placeholder, question) + answer_start)
         return PromptSuffix(ids, self.question_ids(question), question)
 
     def question_ids(self, question: str) -> Tensor:

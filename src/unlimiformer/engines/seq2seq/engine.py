@@ -152,11 +152,14 @@ class Seq2SeqEngine(Engine):
             )
         return self._with_provenance(output, slices, trace, prompt_length, generation)
 
-    def truncated_generate(self, texts: list[str], prompts: list[str | None], generation: dict[str, Any]) -> list[str]:
+    def truncated_generate(
+        self, texts: list[str], prompts: list[str | None], generation: dict[str, Any], answer_start: str = ""
+    ) -> list[str]:
         """Answers of the plain model to the first window of each text.
 
         A model that rereads passages behind the question gets the question before the text.
         """
+        del answer_start  # the beginning of the decoder's text is the prompt
         if self._reader is not None:
             texts, prompts = [(p or "") + text for p, text in zip(prompts, texts, strict=True)], [None] * len(texts)
         inputs = self.tokenizer(

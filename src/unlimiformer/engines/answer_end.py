@@ -16,7 +16,7 @@ from ..text.questions import is_broad
 from ..text.sentences import whole_sentences
 
 _SHORT_ANSWER, _LONG_ANSWER = 64, 256  # tokens, for a question about a fact and for a broad one
-_WORDS, _TOKENS = 4, 12  # so many words, or so many tokens, may be repeated once but not twice
+_WORDS, _TOKENS = 4, 12  # so many words, or so many tokens, are a repetition
 _LENGTHS = ("max_new_tokens", "max_length", "generation_config")
 
 
@@ -35,7 +35,7 @@ class AnswerEnd:
         if not any(generation.get(name) is not None for name in _LENGTHS):
             self.generation["max_new_tokens"] = answer_tokens(questions)
         own = generation.get("logits_processor") or ()
-        self.generation["logits_processor"] = LogitsProcessorList([NoThirdTime(tokenizer), *own])
+        self.generation["logits_processor"] = LogitsProcessorList([RepetitionLimit(tokenizer), *own])
 
     def text(self, answer: str) -> str:
         """The answer up to the beginning of a loop, and without its last sentence if the length cut it off."""
@@ -68,30 +68,31 @@ class _Piece:
     starts_word: bool
 
 
-class NoThirdTime(LogitsProcessor):
-    """Forbids a token that would write the same words for the third time.
+class RepetitionLimit(LogitsProcessor):
+    """Forbids a token that would write the same words once more than `times` times.
 
     Once is an answer, twice may be a name or an enumeration, three times is a loop. What has no letters, such as a long
     number, is never forbidden.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-        self._start: int | None = None
+    def __init__(self, tokenizer: Any, times: int = 2) -> None:
+        self._tokenizer, self._times = tokenizer, times
+        self._given = torch.empty((0, 0), dtype=torch.long)  # the tokens that `generate` was given
         self._pieces: dict[int, _Piece] = {}
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Scores (R, V) of the next token behind `input_ids` (R, T), with -inf for what is forbidden."""
-        if self._start is None:  # what was given is no part of the answer
-            self._start = input_ids.shape[1]
-        for row, tokens in enumerate(input_ids[:, self._start :].tolist()):
-            forbidden = self._third_word(tokens) | self._third_tokens(tokens)
+        start = self._given.shape[1]
+        if start == 0 or not torch.equal(input_ids[:, :start], self._given):  # a new call of `generate`
+            self._given, start = input_ids.clone(), input_ids.shape[1]
+        for row, tokens in enumerate(input_ids[:, start:].tolist()):
+            forbidden = self._repeated_word(tokens) | self._repeated_tokens(tokens)
             if forbidden:
                 scores[row, torch.tensor(sorted(forbidden), device=scores.device)] = float("-inf")
         return scores
 
-    def _third_word(self, tokens: list[int]) -> set[int]:
-        """First tokens of the words that followed the last three words twice already."""
+    def _repeated_word(self, tokens: list[int]) -> set[int]:
+        """First tokens of the words that followed the last three words `times` times already."""
         words: list[tuple[str, int]] = []
         for token in tokens:
             piece = self._piece(token)
@@ -106,17 +107,19 @@ class NoThirdTime(LogitsProcessor):
         for first in range(len(normal) - _WORDS + 1):
             if normal[first : first + _WORDS - 1] == last:
                 followed.setdefault(normal[first + _WORDS - 1], []).append(words[first + _WORDS - 1][1])
-        repeated = (firsts for word, firsts in followed.items() if len(firsts) > 1 and _has_letters(word, *last))
+        repeated = (
+            firsts for word, firsts in followed.items() if len(firsts) >= self._times and _has_letters(word, *last)
+        )
         return {token for firsts in repeated for token in firsts}
 
-    def _third_tokens(self, tokens: list[int]) -> set[int]:
-        """Tokens that followed the last eleven tokens twice already: for languages without spaces between words."""
+    def _repeated_tokens(self, tokens: list[int]) -> set[int]:
+        """Tokens that followed the last eleven tokens as often: for languages without spaces between words."""
         last = tokens[1 - _TOKENS :]
         if len(last) < _TOKENS - 1 or not _has_letters(*(self._piece(token).text for token in last)):
             return set()
         starts = (first for first in range(len(tokens) - _TOKENS + 1) if tokens[first : first + _TOKENS - 1] == last)
         counts = Counter(tokens[first + _TOKENS - 1] for first in starts)
-        return {token for token, count in counts.items() if count > 1}
+        return {token for token, count in counts.items() if count >= self._times}
 
     def _piece(self, token: int) -> _Piece:
         if token not in self._pieces:

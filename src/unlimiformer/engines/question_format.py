@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..errors import InputError
 from ..hub import MODELS, find_model
 from ..hub.saved_settings import load_saved_settings
-from ..model import Unlimiformer
+from .base import Engine
 
 PLACES = ("window", "first", "decoder")
 SUMMARY_PROMPT = "Summarize the text."
@@ -69,9 +70,27 @@ class QuestionFormat:
         asked = self.summary_prompt if question is None else question
         return "" if asked is None else self.form.format(question=asked)
 
-    def prompt(self, question: str | None, wrapped: Unlimiformer) -> str | None:
+    def prompt(self, question: str | None, engine: Engine) -> str | None:
         """The prompt for a model that has a memory of the document; None begins the answer at once."""
         asked = self.summary_prompt if question is None else question
-        if wrapped.engine.kind == "decoder-only":
+        if engine.kind == "decoder-only":
             return asked or SUMMARY_PROMPT
         return self.text(question) or None if self.place == "decoder" else asked
+
+    def plain_answers(
+        self,
+        texts: list[str],
+        question: str | None,
+        engine: Engine,
+        generation: dict[str, Any],
+        answer_start: str = "",
+    ) -> list[str]:
+        """The plain model's answers to one question about as much of each text as its context holds.
+
+        `answer_start`: words with which a decoder-only model begins every answer.
+        """
+        if engine.kind == "encoder-decoder" and self.place != "decoder":
+            asked = self.text(question)
+            return engine.truncated_generate([asked + text for text in texts], [None] * len(texts), generation)
+        prompts = [self.prompt(question, engine)] * len(texts)
+        return engine.truncated_generate(texts, prompts, generation, answer_start)

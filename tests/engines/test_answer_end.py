@@ -9,8 +9,8 @@ from tiny_models import WINDOW, make
 from transformers import LogitsProcessor
 
 from unlimiformer import Unlimiformer
+from unlimiformer.engines.answer_end import AnswerEnd, RepetitionLimit, loop_start
 from unlimiformer.qa import DocumentQA, QuestionFormat
-from unlimiformer.qa.answer_end import AnswerEnd, NoThirdTime, loop_start
 
 
 class _OneWord(LogitsProcessor):
@@ -34,7 +34,7 @@ def _ids(tokenizer, text):
 
 def _forbidden(tokenizer, answer, prompt="w1 w2"):
     """The words that may not follow an answer."""
-    rule = NoThirdTime(tokenizer)
+    rule = RepetitionLimit(tokenizer)
     given, tokens = _ids(tokenizer, prompt), _ids(tokenizer, answer)
     rule(torch.tensor([given]), torch.zeros(1, len(tokenizer)))
     scores = rule(torch.tensor([given + tokens]), torch.zeros(1, len(tokenizer)))
@@ -64,7 +64,7 @@ def test_a_model_that_wants_to_loop_does_not(tokenizer, book, kind, beams):
         settings = {"max_new_tokens": 40, "do_sample": False, "num_beams": beams}
         looping = wrapped.generate(
             qa.ask("w9", **settings).output.memory,
-            prompt=qa.question_format.prompt("w9", wrapped),
+            prompt=qa.question_format.prompt("w9", wrapped.engine),
             logits_processor=[_OneWord(words, end)],
             **settings,
         )
@@ -104,3 +104,13 @@ def test_the_length_follows_the_question_unless_it_is_given(tokenizer):
     assert AnswerEnd([None, "Who?"], {}, tokenizer).generation["max_new_tokens"] == long
     assert AnswerEnd([None], {"max_new_tokens": 7}, tokenizer).generation["max_new_tokens"] == 7
     assert "max_new_tokens" not in AnswerEnd([None], {"max_length": 7}, tokenizer).generation
+
+
+def test_a_new_call_of_generate_has_a_new_answer(tokenizer):
+    limit = RepetitionLimit(tokenizer)
+    phrase = _ids(tokenizer, "w1 w2 w3 w4")
+    for prompt in ([5, 6], phrase * 5, [7]):
+        for length in range(3):
+            ids = torch.tensor([[*prompt, *phrase[:length]]])
+            scores = limit(ids, torch.zeros(1, 97))
+            assert torch.isfinite(scores).all()
