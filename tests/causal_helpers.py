@@ -65,3 +65,16 @@ class ScoreRecorder:
     def __call__(self, ids: Tensor, scores: Tensor) -> Tensor:
         self.steps.append(scores.clone())
         return scores
+
+
+class RecordingStreamer:
+    """A streamer that keeps what it receives; None marks the end."""
+
+    def __init__(self) -> None:
+        self.received: list = []
+
+    def put(self, tokens) -> None:
+        self.received.append(tokens)
+
+    def end(self) -> None:
+        self.received.append(None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from causal_helpers import RecordingStreamer
 from summary_helpers import make_story
 from tiny_causal_models import tiny_decoder
 from tiny_models import WINDOW, make
@@ -108,20 +109,12 @@ def test_a_decoder_only_model_summarises_section_by_section(scribe):
     story = make_story(4)
     model = scribe()
     qa = DocumentQA(model.wrapped, story)
-    streamed = []
-
-    class Streamer:
-        def put(self, tokens):
-            streamed.append(tokens)
-
-        def end(self):
-            streamed.append(None)
-
+    streamer = RecordingStreamer()
     expected = model.wrapped.summarize(story, words=200)
-    answer = qa.ask("What is the plot of the story?", provenance=True, streamer=Streamer())
+    answer = qa.ask("What is the plot of the story?", provenance=True, streamer=streamer)
     assert answer.text == expected.text
-    assert streamed[-1] is None
-    assert len(streamed) - 2 == answer.output.token_ids.shape[0]
+    assert streamer.received[-1] is None
+    assert len(streamer.received) - 2 == answer.output.token_ids.shape[0]
     quotes = answer.quotes(2)
     assert all(quote["text"] == story[quote["start"] : quote["end"]] for quote in quotes)
     assert len(qa.ask(None, max_new_tokens=30).text.split()) < len(answer.text.split())

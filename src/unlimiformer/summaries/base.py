@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -68,3 +68,9 @@ class Summarizer(ABC):
     @abstractmethod
     def summarize(self, request: SummaryRequest) -> Summary:
         """A summary of a document."""
+
+    def _join(self, parts: Sequence[ChapterSummary], request: SummaryRequest) -> Summary:
+        """The summary of all parts: by chapter if that was requested, or else as one text."""
+        if not request.by_chapter:
+            parts = [ChapterSummary(None, tuple(sentence for part in parts for sentence in part.sentences))]
+        return Summary(request.text, tuple(parts), self.name)

@@ -6,17 +6,14 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from ..engines.answer_end import loop_start
-from ..errors import InputError
 from ..provenance.evidence import EvidenceSearch
 from ..text.answer_sentences import is_repetition
 from .base import Summarizer, SummaryRequest
-from .outline import outline
+from .outline import SECTION_TOKENS, outline
 from .parts import Part, divide_into_parts
 from .selection import Statement, select_statements
 from .summary import ChapterSummary, Summary, SummarySentence
 from .writer import BATCH, SectionWriter
-
-_SECTION_TOKENS = 512
 
 
 class Hierarchical(Summarizer):
@@ -29,10 +26,8 @@ class Hierarchical(Summarizer):
 
     def summarize(self, request: SummaryRequest) -> Summary:
         """A summary of a document."""
-        section_tokens = min(_SECTION_TOKENS, SectionWriter.room(self._engine))
+        section_tokens = min(SECTION_TOKENS, SectionWriter.room(self._engine))
         chapters = outline(request.text, self._engine.tokenizer, section_tokens)
-        if not chapters:
-            raise InputError("the document has no sentences; expected a text to summarise")
         parts = divide_into_parts(chapters, request.words, request.by_chapter)
         evidence, said = EvidenceSearch(request.text), list[str]()
         summaries = []
@@ -49,9 +44,7 @@ class Hierarchical(Summarizer):
                 said += [sentence.text for sentence in sentences]
                 summaries.append(ChapterSummary(part.title, tuple(sentences)))
                 request.on_part(summaries[-1])
-        if not request.by_chapter:
-            summaries = [ChapterSummary(None, tuple(sentence for part in summaries for sentence in part.sentences))]
-        return Summary(request.text, tuple(summaries), self.name)
+        return self._join(summaries, request)
 
     def _revise(self, statements: list[Statement], evidence: EvidenceSearch, writer: SectionWriter) -> list[Statement]:
         """The statements about a part that may be shown."""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from ..errors import InputError
 from ..provenance import Passage
 from ..text.sentences import split_sentences
 from .base import Summarizer, SummaryRequest
-from .outline import outline
+from .outline import SECTION_TOKENS, outline
 from .parts import divide_into_parts
 from .summary import ChapterSummary, Summary, SummarySentence
-
-_SECTION_TOKENS = 512
 
 
 class LeadingSentences(Summarizer):
@@ -20,9 +17,7 @@ class LeadingSentences(Summarizer):
 
     def summarize(self, request: SummaryRequest) -> Summary:
         """The first sentences of every part."""
-        chapters = outline(request.text, self._engine.tokenizer, _SECTION_TOKENS)
-        if not chapters:
-            raise InputError("the document has no sentences; expected a text to summarise")
+        chapters = outline(request.text, self._engine.tokenizer, SECTION_TOKENS)
         summaries = []
         for part in divide_into_parts(chapters, request.words, request.by_chapter):
             first, last = part.sections[0][0], part.sections[-1][1]
@@ -36,6 +31,4 @@ class LeadingSentences(Summarizer):
                 sentences.append(SummarySentence(text, (Passage(first + start, first + end, 1.0),)))
             summaries.append(ChapterSummary(part.title, tuple(sentences)))
             request.on_part(summaries[-1])
-        if not request.by_chapter:
-            summaries = [ChapterSummary(None, tuple(sentence for part in summaries for sentence in part.sentences))]
-        return Summary(request.text, tuple(summaries), self.name)
+        return self._join(summaries, request)

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from ..errors import InputError
 from ..text.body import text_body
 from ..text.headings import find_sections, is_numbered
 from ..text.passages import CharacterSpan
 from ..text.sentences import split_sentences
 
+SECTION_TOKENS = 512
+"""Of a section, where the model can read so many."""
 _FEWEST_CHARACTERS = 900  # of a chapter; a shorter one, such as an entry of a table of contents, is joined to the next
 
 
@@ -37,6 +40,8 @@ def outline(text: str, tokenizer: Any, section_tokens: int) -> list[Chapter]:
         ]
         if pieces:
             chapters.append(Chapter(title, _pack(pieces, section_tokens)))
+    if not chapters:
+        raise InputError("the document has no sentences; expected a text to summarise")
     return chapters
 
 

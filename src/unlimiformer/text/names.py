@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from .sentences import split_sentences
+from .sentences import TITLES, split_sentences
 
-_TITLES = re.compile(r"\b(?:Mr|Mrs|Ms|Mme|Mlle|Messrs|Dr|St|Prof|Rev|Hon|Capt|Col|Gen|Lt|Maj|Sgt)\.?\s+(?=\w)")
+_TITLES = re.compile(rf"\b(?:{TITLES})\.?\s+(?=\w)")
 _WORD = re.compile(r"[^\W\d_][\w’'-]*")
 _NUMBER = re.compile(r"\d[\d,.]*\d|\d")
 _COMMON_FIRST_WORD = re.compile(

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 
 _END = re.compile(r"(?<![.!?])[.!?]+[\"'”’)\]]*(?=\s|\Z)|[。！？]+[\"'”’）]*")
-_ABBREVIATION = re.compile(
-    r"(?:\b(?:Mr|Mrs|Ms|Mme|Mlle|Messrs|Dr|St|Prof|Rev|Hon|Capt|Col|Gen|Lt|Maj|Sgt|Jr|Sr|Esq|vs|cf|Nos|Vol|Fig|[A-Z])"
-    r"|\b(?:e\.g|i\.e))\.$"
-)
+TITLES = "Mr|Mrs|Ms|Mme|Mlle|Messrs|Dr|St|Prof|Rev|Hon|Capt|Col|Gen|Lt|Maj|Sgt"
+"""Abbreviated titles of persons, as a regular expression."""
+_ABBREVIATION = re.compile(rf"(?:\b(?:{TITLES}|Jr|Sr|Esq|vs|cf|Nos|Vol|Fig|[A-Z])|\b(?:e\.g|i\.e))\.$")
 _LONGEST_ABBREVIATION = 8
 _ENDING = re.compile(r"[.!?。！？][\"'”’)\]]*\s*$")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from causal_helpers import RecordingStreamer
 from tiny_causal_models import tiny_decoder
 
 from unlimiformer import Unlimiformer
@@ -133,15 +134,7 @@ def test_a_batch_of_descriptions_and_facts(wrapped, book):
 
 
 def test_a_description_is_streamed(wrapped, book):
-    streamed = []
-
-    class Streamer:
-        def put(self, tokens):
-            streamed.append(tokens)
-
-        def end(self):
-            streamed.append(None)
-
-    output = wrapped.generate(wrapped.index(book), prompt="Describe w3", max_new_tokens=6, streamer=Streamer())
-    assert streamed[-1] is None
-    assert torch.stack(streamed[1:-1])[:, 0].tolist() == output.token_ids.tolist()
+    streamer = RecordingStreamer()
+    output = wrapped.generate(wrapped.index(book), prompt="Describe w3", max_new_tokens=6, streamer=streamer)
+    assert streamer.received[-1] is None
+    assert torch.stack(streamer.received[1:-1])[:, 0].tolist() == output.token_ids.tolist()

@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from ...memory import Memory
@@ -89,8 +88,3 @@ class ComposedAnswer:
             spans.append(Span(sentence, start, start + len(sentence), list(search.find(sentence, within))))
             start += len(sentence) + 1
         return Provenance.from_sentences(memory, spans)
-
-
-def pad_right(rows: Sequence[Tensor], padding: int) -> Tensor:
-    """Rows of different lengths as one tensor (B, T)."""
-    return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=padding)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache, LogitsProcessorList
 
 from ...errors import InputError
@@ -20,7 +21,7 @@ from ...provenance import Attention, Provenance
 from ...text.questions import is_descriptive
 from ..answer_end import RepetitionLimit
 from ..base import generation_setting, strip_padding
-from .composed import INSTRUCTION, TOKENS_PER_PART, ComposedAnswer, pad_right, split_tokens
+from .composed import INSTRUCTION, TOKENS_PER_PART, ComposedAnswer, split_tokens
 from .contexts import ContextChoice, stream_answer
 from .kv_cache import KeysValues, pad_left, read_prefix, slice_prompt
 from .prompts import PromptSuffix
@@ -119,7 +120,8 @@ class RereadGenerator(DocumentGenerator):
             self._compose(query, generation, provenance) if parts else self._generate([query], generation, provenance)
             for query, parts in zip(queries, composed, strict=True)
         ]
-        return pad_right([row for tokens in rows for row in tokens], self._engine.padding_id)
+        new_tokens = [row for tokens in rows for row in tokens]
+        return pad_sequence(new_tokens, batch_first=True, padding_value=self._engine.padding_id)
 
     def _is_composed(self, query: Query, generation: dict[str, Any]) -> bool:
         """Whether an answer is joined from several: a description of a document that does not fit one window."""
