@@ -31,8 +31,8 @@ $(VENV)/.ready: pyproject.toml
 	touch $@
 
 lint: setup
-	$(BIN)/ruff check src tests bench examples
-	$(BIN)/ruff format --check src tests bench examples
+	$(BIN)/ruff check --no-cache src tests bench examples
+	$(BIN)/ruff format --no-cache --check src tests bench examples
 	$(BIN)/mypy
 
 # Two test processes with one thread each: with more threads than cores, they only wait for each other.

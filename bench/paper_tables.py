@@ -24,13 +24,13 @@ import numpy as np
 import torch
 
 from unlimiformer import Unlimiformer
+from unlimiformer.engines.answer_end import AnswerEnd
 from unlimiformer.engines.seq2seq.attention import RetrievalPolicy
 from unlimiformer.evaluation.bootstrap import differences, intervals
 from unlimiformer.evaluation.metrics import Rouge
 from unlimiformer.hub import get_model
 from unlimiformer.memory import Memory
 from unlimiformer.qa import QuestionFormat
-from unlimiformer.qa.answer_end import AnswerEnd
 from unlimiformer.tasks import Example
 from unlimiformer.tasks.definition import sample_evenly
 from unlimiformer.tasks.example import merge_answers, read_examples

@@ -92,7 +92,6 @@ def missing_packages(folder: Path) -> dict[str, Callable[[], Any]]:
         "rouge": lambda: run_command("evaluate", *model, "--data", data, "-o", out, "--metrics", "rouge"),
         "entities": tag_entities,
         "bertscore": score_with_bert,
-        "training": lambda: run_command("train", *model, "--data", data, "-o", str(folder / "trained")),
         "harness": load_harness,
     }
 

@@ -129,7 +129,7 @@ def test_extras():
     """Every extra that the pages name exists, and the README names all that users need."""
     section = re.search(r"\[project.optional-dependencies\]\n(.*?)\n\n", (ROOT / "pyproject.toml").read_text(), re.S)[1]
     extras = set(re.findall(r"^(\w+) = ", section, re.M))
-    named = {extra for page in PAGES for extra in re.findall(r"unlimiformer\[(\w+)\]", page.read_text())}
+    named = {extra for page in PAGES for extra in re.findall(r"unlimiformer-hf\[(\w+)\]", page.read_text())}
     table = re.search(r"\| extra \|.*?\n\n", README, re.S)[0]
     assert named <= extras
     assert set(re.findall(r"`(\w+)`", table)) == extras - {"all", "dev"}

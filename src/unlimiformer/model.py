@@ -21,7 +21,8 @@ from .memory.encode import Progress
 from .provenance import Provenance
 from .summaries import ChapterSummary, Summary, SummaryRequest, summarizer
 from .summaries.base import ignore
-from .text.sources import TextSource, is_token_ids, iter_text
+from .text.document_text import DocumentText
+from .text.sources import TextSource, is_token_ids, read_document
 from .text.tokenization import pieces
 
 
@@ -204,9 +205,13 @@ class Unlimiformer:
         memory = source if isinstance(source, Memory) else None
         if memory is not None:
             self.engine.check(memory)
-        text = "".join(iter_text(source)) if memory is None else memory.text  # type: ignore[arg-type]
+        if memory is None:
+            document = read_document(source)  # type: ignore[arg-type]
+        else:
+            document = DocumentText(memory.text, memory.locations)
         request = SummaryRequest(
-            text,
+            document.text,
+            document.locations,
             memory=memory,
             words=words,
             by_chapter=by_chapter,

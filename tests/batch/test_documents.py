@@ -27,14 +27,15 @@ def test_lines_of_a_jsonl_file(tmp_path):
     documents = find_documents(_write_lines(tmp_path / "in.jsonl", *rows))
     assert [document.id for document in documents] == ["line 1", "7", "third"]
     assert [document.questions for document in documents] == [("who?",), ("when?", "where?"), ()]
-    assert [document.with_text().text for document in documents] == ["first", "second ü", "of a file"]
+    assert [document.with_text().text.text for document in documents] == ["first", "second ü", "of a file"]
 
 
 def test_files_of_a_folder_by_pattern(tmp_path):
     (tmp_path / "deep").mkdir()
-    for name in ("b.txt", "deep/a.txt", "c.md"):
+    for name in ("b.txt", "deep/a.PDF", "c.md", "d.py"):
         (tmp_path / name).write_text(name)
-    assert [document.id for document in find_documents(tmp_path)] == ["b.txt", "deep/a.txt"]
+    assert [document.id for document in find_documents(tmp_path)] == ["b.txt", "c.md", "deep/a.PDF"]
+    assert [document.id for document in find_documents(tmp_path / "c.md")] == ["c.md"]
     assert [document.id for document in find_documents(tmp_path, "*.md")] == ["c.md"]
 
 
@@ -58,7 +59,7 @@ def test_file_names_that_are_not_utf8_and_broken_links(tmp_path):
         file.write("readable")
     (tmp_path / "in" / "gone.txt").symlink_to(tmp_path / "nowhere")
     documents = {document.id: document for document in find_documents(tmp_path / "in")}
-    assert "cannot read" in documents["gone.txt"].error and documents["�.txt"].with_text().text == "readable"
+    assert "cannot read" in documents["gone.txt"].error and documents["�.txt"].with_text().text.text == "readable"
 
 
 def test_digest_depends_on_the_questions(tmp_path):
@@ -124,7 +125,7 @@ def test_malformed_line_becomes_a_document_with_an_error(tmp_path, row, reason):
     ("create", "reason"),
     [
         (lambda folder: folder / "none.jsonl", "does not exist"),
-        (lambda folder: folder, "has no documents; expected files that match"),
+        (lambda folder: folder, "has no documents; expected documents \\(text, PDF"),
         (lambda folder: _write_lines(folder / "empty.jsonl"), "is empty; expected lines"),
         (
             lambda folder: _write_lines(folder / "x.jsonl", {"id": 1, "document": "a"}, {"id": 1, "document": "b"}),

@@ -18,10 +18,10 @@ def test_version():
 def paths(tmp_path, t5_folder, book_file):
     """Good and bad files, and the model, by name."""
     (tmp_path / "empty.txt").write_text(" \n")
-    (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
+    (tmp_path / "noise.txt").write_bytes(bytes(range(256)))
     (tmp_path / "empty_folder").mkdir()
     paths = {"file": book_file, "model": t5_folder, "missing": "missing.txt"}
-    return paths | {name: str(tmp_path / name) for name in ("empty.txt", "latin.txt", "empty_folder")}
+    return paths | {name: str(tmp_path / name) for name in ("empty.txt", "noise.txt", "empty_folder")}
 
 
 def _assert_one_line_error(tmp_path, arguments, message):
@@ -39,9 +39,9 @@ def _assert_one_line_error(tmp_path, arguments, message):
 @pytest.mark.parametrize(
     ("file", "message"),
     [
-        ("missing", "missing.txt does not exist; give the path of a text file"),
+        ("missing", "missing.txt does not exist; give the path of a document"),
         ("empty.txt", "empty.txt is empty; expected a text"),
-        ("latin.txt", "latin.txt is not UTF-8 (byte 3 is 0xe9)"),
+        ("noise.txt", "noise.txt is not a text"),
     ],
 )
 def test_bad_files(tmp_path, paths, file, message):

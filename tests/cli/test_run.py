@@ -36,7 +36,7 @@ def documents(tmp_path):
         (("--task", "index", "--question", "w1"), "expected task 'ask'"),
         (("--task", "ask", "--question", "w1", "--memories", "x"), "--memories was given with task 'ask'"),
         (("--task", "ask", "--question", "w1", "--max-new-tokens", "0"), "--max-new-tokens is 0"),
-        (("--task", "ask", "--question", "w1", "--pattern", "*.pdf"), "expected files that match '*.pdf'"),
+        (("--task", "ask", "--question", "w1", "--pattern", "*.pdf"), "expected files like '*.pdf'"),
         (("--task", "ask", "--question", "w1", "--workers", "0"), "workers is 0; expected at least 1"),
         (("--task", "ask", "--question", "w1", "--ray", "127.0.0.1:1"), "no Ray at '127.0.0.1:1'"),
     ],

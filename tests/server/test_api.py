@@ -9,6 +9,7 @@ import time
 
 import pytest
 from conftest import make_book, make_tokenizer
+from document_files import make_pdf, set_column
 from fastapi.testclient import TestClient
 from tiny_causal_models import tiny_decoder
 from tiny_models import WINDOW, make
@@ -16,6 +17,7 @@ from tiny_models import WINDOW, make
 from unlimiformer import Memory, Unlimiformer
 from unlimiformer.qa import QuestionFormat
 from unlimiformer.server import BackgroundWorker, DocumentStore, Limits, create_app
+from unlimiformer.text.document_text import DocumentText
 
 
 def make_client(folder, limits=None, model=None, **options):
@@ -127,7 +129,7 @@ def test_documents_survive_restart(tmp_path):
         wait_until_ready(client, removed)
         assert client.delete(f"/api/documents/{removed}").status_code == 204
     documents = DocumentStore(tmp_path)
-    interrupted = documents.add("three", make_book(90))
+    interrupted = documents.add("three", DocumentText(make_book(90)))
     documents.update(interrupted.id, state="reading")  # a process that was killed leaves this
     (tmp_path / "0123.part").mkdir()
     client, _ = make_client(tmp_path)
@@ -343,7 +345,7 @@ def test_failed_document_reports_its_error(tmp_path, monkeypatch):
     index = worker.wrapped.index
 
     def fail_for_bad_text(text, **options):
-        if "bad" in text.read_text():
+        if "bad" in text.text:
             raise RuntimeError("no luck")
         return index(text, **options)
 
@@ -354,3 +356,43 @@ def test_failed_document_reports_its_error(tmp_path, monkeypatch):
         document = client.get(f"/api/documents/{bad}").json()
         assert document["state"] == "failed" and "no luck" in document["error"]
         assert client.post(f"/api/documents/{bad}/answers", json={"question": "w1"}).status_code == 409
+
+
+def test_an_uploaded_pdf_is_cited_by_page(client):
+    words = make_book(120).split()
+    pages = [set_column([" ".join(words[start : start + 40])], 72, 760, 450) for start in (0, 40, 80)]
+    response = client.post("/api/files", files={"file": ("book.pdf", make_pdf(pages))})
+    assert response.status_code == 201, response.text
+    wait_until_ready(client, response.json()["id"])
+    done = ask(client, response.json()["id"], question="w3 w4", new_tokens=6)[-1]
+    assert done[0] == "done"
+    assert done[1]["provenance"]["passages"][0]["location"] in {"p. 1", "p. 2", "p. 3"}
+
+
+def test_a_file_without_text_is_refused_with_a_reason(client):
+    response = client.post("/api/files", files={"file": ("scan.pdf", make_pdf([[], []]))})
+    assert response.status_code == 422 and "it seems to be scanned" in response.json()["detail"]
+    assert client.get("/api/documents").json() == []
+
+
+def test_several_documents_are_asked_together(client):
+    first, second = add_document(client, make_book(60), "first"), add_document(client, make_book(90), "second")
+    wait_until_ready(client, first)
+    wait_until_ready(client, second)
+    body = {"documents": [first, second], "question": "w3 w4", "new_tokens": 6}
+    kind, answer = parse_events(client.post("/api/answers", json=body).text)[-1]
+    assert kind == "done"
+    assert [place["id"] for place in answer["documents"]] == [first, second]
+    assert answer["documents"][1]["start"] == len(make_book(60)) + 2
+    assert all(passage["location"] in ("first", "second") for passage in answer["provenance"]["passages"])
+    unknown = client.post("/api/answers", json={**body, "documents": ["0" * 16]})
+    assert unknown.status_code == 404
+
+
+def test_a_question_that_refers_to_an_earlier_one(client):
+    document = add_document(client)
+    wait_until_ready(client, document)
+    turns = [{"question": "Who is w5?", "answer": "w6"}]
+    answer = ask(client, document, question="Where is he?", turns=turns, new_tokens=6)[-1][1]
+    assert answer["question"] == "Who is w5? w6 Where is he?"
+    assert ask(client, document, question="Where is w7 now?", turns=[], new_tokens=6)[-1][1]["question"] is None

@@ -14,6 +14,7 @@ from tiny_models import WINDOW, make
 from unlimiformer import Unlimiformer
 from unlimiformer.qa import QuestionFormat
 from unlimiformer.server import BackgroundWorker, DocumentStore, Limits, create_app
+from unlimiformer.text.document_text import DocumentText
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +24,7 @@ def worker_and_document(tmp_path_factory):
     worker = BackgroundWorker(
         wrapped, QuestionFormat("decoder", "{question}"), DocumentStore(tmp_path_factory.mktemp("library")), limits
     )
-    document = worker.documents.add("a book", make_book(60))
+    document = worker.documents.add("a book", DocumentText(make_book(60)))
     worker.wake_up()
     while worker.documents.get(document.id).state != "ready":
         time.sleep(0.01)

@@ -9,42 +9,22 @@ import threading
 import time
 from itertools import count
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 from conftest import make_book, make_tokenizer
+from document_files import make_pdf, set_column
+from running_server import RunningServer
 from tiny_models import WINDOW, make
 
 from unlimiformer import Unlimiformer
 from unlimiformer.qa import QuestionFormat
-from unlimiformer.server import BackgroundWorker, DocumentStore, Limits, create_app
 from unlimiformer.server.answers import ServedAnswer
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = pytest.mark.skipif(
     not CHROMIUM or not DRIVER, reason="no browser: apt-get install chromium chromium-driver"
 )
-
-
-class RunningServer:
-    """A server in a thread of this process."""
-
-    def __init__(self, wrapped, question_format, folder) -> None:
-        import uvicorn
-
-        self.worker = BackgroundWorker(wrapped, question_format, DocumentStore(folder), Limits(new_tokens=24))
-        config = uvicorn.Config(
-            create_app(self.worker, "tiny"), port=0, log_level="critical", timeout_graceful_shutdown=1
-        )
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._server.run)
-        self._thread.start()
-        while not self._server.started:
-            time.sleep(0.01)
-        self.url = f"http://127.0.0.1:{self._server.servers[0].sockets[0].getsockname()[1]}"
-
-    def stop(self) -> None:
-        self._server.should_exit = True
-        self._thread.join()
 
 
 @pytest.fixture
@@ -142,7 +122,9 @@ def test_upload_progress_ask_and_hover(page, server, tmp_path):
     assert "8,002 tokens" in page.one("#documents .state").text
     assert page.all("#documents li[aria-current='true']"), "the new document is marked as the selected one"
     states = page.script("return window.states")
-    assert states and all(re.fullmatch(r"Indexing [\d,]+ of [\d,]+ windows", state) for state in states), states
+    assert states and all(
+        re.fullmatch(r"Indexing [\d,]+ of [\d,]+ windows(, about \d+ (s|min) left)?", state) for state in states
+    ), states
     assert page.script("return document.getElementById('text').textContent") == make_book(8000)
     page.one("#compare").click()
     page.ask("w3 w4")
@@ -295,3 +277,67 @@ def test_real_answer_highlights_its_fact(chrome, tmp_path):
         page.wait_for(lambda: any("called Duarte" in text for text in page.highlighted()), "the fact is highlighted")
     finally:
         server.stop()
+
+
+def test_a_pdf_is_cited_by_page_and_an_answer_is_downloaded_with_its_sources(page, tmp_path):
+    words = make_book(240).split()
+    pages = [set_column([" ".join(words[start : start + 80])], 72, 760, 450) for start in (0, 80, 160)]
+    (tmp_path / "report.pdf").write_bytes(make_pdf(pages))
+    page.upload(tmp_path / "report.pdf")
+    page.wait_until_ready()
+    page.ask("w3 w4")
+    assert re.match(r"p\. [123], \d+ % of the attention: ", page.one(".passages button").text)
+    link = page.one(".tools a")
+    assert link.get_attribute("download") == "answer.md"
+    text = unquote(link.get_attribute("href").partition(",")[2])
+    assert text.startswith("**w3 w4**") and re.search(r"1\. report\.pdf, p\. [123]: “w", text)
+
+
+def test_a_question_may_refer_to_the_one_before(page, server, book_file, monkeypatch):
+    asked = []
+
+    def answer(document, question, on_text, cancelled, **options):
+        asked.append((question, [turn.question for turn in options["turns"]]))
+        understood = f"{question} w9" if options["turns"] else None
+        return ServedAnswer("w7", None, None, 1.0, None, understood)
+
+    monkeypatch.setattr(server.worker, "answer", answer)
+    page.upload(book_file)
+    page.wait_until_ready()
+    page.ask("Who is w5?")
+    assert page.one("#new-conversation").is_displayed()
+    page.ask("And where is he?")
+    page.wait_for(lambda: page.one(".understood").text == "And where is he? w9", "the question as it was understood")
+    page.one("#new-conversation").click()
+    page.ask("Who is w6?")
+    page.wait_for(lambda: len(asked) == 3, "three questions")
+    assert asked == [("Who is w5?", []), ("And where is he?", ["Who is w5?"]), ("Who is w6?", [])]
+
+
+def test_several_documents_are_asked_at_once(page, tmp_path):
+    for name, text in (("first.txt", make_book(200)), ("second.txt", make_book(300))):
+        (tmp_path / name).write_text(text)
+        page.upload(tmp_path / name)
+    page.wait_for(lambda: len(page.all("#documents li")) == 2, "two documents")
+    page.wait_until_ready()
+    for box in page.all("#documents input"):
+        box.click()
+    page.wait_for(lambda: page.one("#selected-name").text == "first.txt, second.txt", "both names")
+    page.wait_until_ready()
+    assert not page.one("#summary").is_enabled()
+    page.ask("w3 w4")
+    assert re.match(r"(first|second)\.txt, \d+ % of the attention", page.one(".passages button").text)
+    page.all(".passages button")[0].click()
+    name = page.one(".passages button").text.split(",")[0]
+    page.wait_for(lambda: page.one("#documents li[aria-current='true'] .select").text == name, "its document is shown")
+    quote = page.one(".passages button").text.split(": ", 1)[1]
+    page.wait_for(lambda: page.highlighted() and page.highlighted()[0].startswith(quote[:20]), "its passage")
+
+
+def test_the_documentation_of_the_api_works_offline(chrome, server):
+    chrome.get(f"{server.url}/docs")
+    page = Page.__new__(Page)
+    page.driver = chrome
+    page.wait_for(lambda: page.all(".opblock"), "the list of routes")
+    sources = page.script("return performance.getEntriesByType('resource').map((entry) => entry.name)")
+    assert all(source.startswith((server.url, "data:")) for source in sources), sources

@@ -25,6 +25,7 @@ from unlimiformer.memory.encode import encode_windows
 from unlimiformer.qa import QuestionFormat
 from unlimiformer.server import BackgroundWorker, DocumentStore, Limits
 from unlimiformer.server.priority_lock import CancelledError, PriorityLock
+from unlimiformer.text.document_text import DocumentText
 
 
 def wrap_t5(**settings):
@@ -43,7 +44,7 @@ def running_worker(folder, wrapped=None, **options):
 
 
 def add_document(worker, text, name="a book"):
-    document = worker.documents.add(name, text)
+    document = worker.documents.add(name, DocumentText(text))
     worker.wake_up()
     return document
 
@@ -126,7 +127,7 @@ def test_refused_upload_leaves_no_files(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "write_text", refuse)
     with pytest.raises(OSError, match="No space left"):
-        documents.add("a book", make_book())
+        documents.add("a book", DocumentText(make_book()))
     assert not list(tmp_path.iterdir()) and not documents.all()
 
 
@@ -135,7 +136,7 @@ def test_failed_document_does_not_stop_others(tmp_path, monkeypatch):
         index = worker.wrapped.index
 
         def fail_for_bad_text(text, **options):
-            if "bad" in text.read_text():
+            if "bad" in text.text:
                 raise RuntimeError("no luck")
             return index(text, **options)
 
@@ -270,7 +271,7 @@ def test_refused_document_does_not_hold_up_others(tmp_path, monkeypatch):
         index = worker.wrapped.index
 
         def refuse_large_text(text, **options):
-            if text.stat().st_size > 1000:
+            if len(text.text) > 1000:
                 raise StorageError("the disk is full")
             return index(text, **options)
 

@@ -11,7 +11,8 @@ from transformers import PreTrainedTokenizerFast
 
 from unlimiformer import UnlimiformerError
 from unlimiformer.text import tokenization
-from unlimiformer.text.sources import decode_utf8, iter_text
+from unlimiformer.text.formats.plain import decode_parts
+from unlimiformer.text.sources import iter_text
 from unlimiformer.text.tokenization import cut_text, stream_tokens
 
 CORPUS = [
@@ -114,10 +115,10 @@ def test_bytes_cut_anywhere_are_decoded(size):
     text = "ö東京\r\nnext\rlast…\r"
     raw = text.encode()
     parts = [raw[i : i + size] for i in range(0, len(raw), size)]
-    assert "".join(decode_utf8(parts, "book.txt")) == text.replace("\r\n", "\n").replace("\r", "\n")
+    assert "".join(decode_parts(parts, "utf-8", "book.txt")) == text.replace("\r\n", "\n").replace("\r", "\n")
     broken = raw[:5] + b"\xff" + raw[5:]
     with pytest.raises(UnlimiformerError, match="byte 5 is 0xff"):
-        list(decode_utf8([broken[i : i + size] for i in range(0, len(broken), size)], "book.txt"))
+        list(decode_parts([broken[i : i + size] for i in range(0, len(broken), size)], "utf-8", "book.txt"))
 
 
 def test_pieces_of_a_string():

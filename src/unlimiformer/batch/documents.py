@@ -15,6 +15,8 @@ from typing import Any
 from ..errors import InputError, UnlimiformerError
 from ..memory.description import DESCRIPTION, describes_memory, is_memory
 from ..memory.remote import is_url
+from ..text.document_text import DocumentText
+from ..text.formats import SUFFIXES
 from ..utils.files import sha256 as file_digest
 
 _EXPECTED = (
@@ -52,24 +54,23 @@ class Document:
     line: tuple[int, int] | None = None
     memory: str | None = None
     questions: tuple[str, ...] = ()
-    text: str | None = None
+    text: DocumentText | None = None
     error: str | None = None
 
-    def source(self) -> str | Path:
-        """Return the text, or the path of a text file."""
+    def source(self) -> str | Path | DocumentText:
+        """Return the text, or the path of a file."""
         if self.text is not None:
             return self.text
         return Path(self.path) if self.line is None else str(_load_line(self)["document"])
 
     def with_text(self) -> Document:
         """Return a copy that carries its text, for a worker on another machine."""
-        from ..text.sources import iter_file
+        from ..text.sources import read_document
 
         if self.memory is not None or self.error is not None or self.text is not None:
             return self
         try:
-            source = self.source()
-            return replace(self, text=source if isinstance(source, str) else "".join(iter_file(source)))
+            return replace(self, text=read_document(self.source()))
         except (UnlimiformerError, OSError) as error:
             return self.with_error(error)
 
@@ -79,15 +80,29 @@ class Document:
         return replace(self, error=str(error), digest=digest)
 
 
-def find_documents(source: str | Path, pattern: str = "**/*.txt") -> list[Document]:
-    """Find all documents of a JSONL file or a folder: the files that match, or the memories if no file does."""
+def find_documents(source: str | Path, pattern: str | None = None) -> list[Document]:
+    """Find all documents of a JSONL file or of a folder, or the one of another file.
+
+    Of a folder, these are the files that match `pattern`, by default those of known formats; or the memories if there
+    are no such files.
+    """
     path = Path(source).absolute()
     if not path.exists():
-        raise InputError(f"{path} does not exist; expected a JSONL file, or a folder of texts or memories")
-    documents = list(_find_in_folder(path, pattern)) if path.is_dir() else list(_parse_lines(path))
-    if not documents:
         raise InputError(
-            f"{path} has no documents; expected files that match {pattern!r} (--pattern), or memories"
+            f"{path} does not exist; expected a JSONL file, a document, or a folder of them or of memories"
+        )
+    if path.is_dir():
+        documents = list(_find_in_folder(path, pattern))
+    elif path.suffix.lower() in SUFFIXES:
+        documents = [_document_from_file(_printable(path.name), path)]
+    else:
+        documents = list(_parse_lines(path))
+    if not documents:
+        expected = (
+            "documents (text, PDF, EPUB, DOCX, HTML, subtitles)" if pattern is None else f"files like {pattern!r}"
+        )
+        raise InputError(
+            f"{path} has no documents; expected {expected}, or memories; --pattern chooses files"
             if path.is_dir()
             else f"{path} is empty; expected lines, each {_EXPECTED}"
         )
@@ -95,12 +110,14 @@ def find_documents(source: str | Path, pattern: str = "**/*.txt") -> list[Docume
     return documents
 
 
-def _find_in_folder(folder: Path, pattern: str) -> Iterator[Document]:
+def _find_in_folder(folder: Path, pattern: str | None) -> Iterator[Document]:
     try:
-        paths = sorted(folder.glob(pattern))
+        paths = sorted(folder.glob("**/*" if pattern is None else pattern))
     except (ValueError, NotImplementedError) as error:
         raise InputError(f"the pattern is {pattern!r} ({error}); expected one such as **/*.txt") from None
     memories = {file.parent for file in folder.rglob(DESCRIPTION) if describes_memory(file)}
+    if pattern is None:
+        paths = [path for path in paths if path.suffix.lower() in SUFFIXES]
     texts = [path for path in paths if not path.is_dir() and memories.isdisjoint(path.parents)]
     for path in texts:
         yield _document_from_file(_printable(str(path.relative_to(folder))), path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,6 +23,9 @@ from .options import (
     generation_options,
     require_at_least,
 )
+
+if TYPE_CHECKING:
+    from ..qa import Answer
 
 
 @config_options(
@@ -65,7 +68,8 @@ def command(
         row = {"question": question, "answer": answer.text, "seconds": answer.answer_seconds}
         rows.append({**row, "characters": len(output.memory.text) if quotes else 0, "passages": quotes})
         if not as_json:
-            _show(rows[-1])
+            typer.echo(f"\n{question}")
+            show_answer(answer, passages)
     if provenance is not None:
         if output.provenance is None:
             raise InputError("--provenance was given with selection 'top-k'; it is known for blocks only")
@@ -80,8 +84,10 @@ def command(
         messages.print(line, style="dim")
 
 
-def _show(row: dict[str, Any]) -> None:
-    typer.echo(f"\n{row['question']}\n  {row['answer'].strip()}")
-    for passage in row["passages"]:
+def show_answer(answer: Answer, passages: int) -> None:
+    """Print an answer and the passages that it came from."""
+    typer.echo(f"  {answer.text.strip()}")
+    for passage in answer.quotes(passages):
         quote = " ".join(passage["text"].split())
-        typer.echo(f"    at {passage['start'] / row['characters']:.0%}: … {quote} …")
+        place = passage["location"] or f"at {passage['start'] / len(answer.output.memory.citations.text):.0%}"
+        typer.echo(f"    {place}: … {quote} …")

@@ -13,7 +13,7 @@ from ..errors import InputError
 from ..utils.files import folder_size
 from ..utils.system import peak_memory
 from .console import messages, progress_bar, size
-from .loading import iter_input, load_wrapped, make_config
+from .loading import load_wrapped, make_config, open_document
 from .options import DEFAULT_MODEL, AsJson, Device, Model, Source, config_options
 
 
@@ -46,7 +46,7 @@ def command(
     if earlier is not None and earlier.spec is not None:
         settings = {"dtype": earlier.spec.dtype, "store": earlier.store.state_dict()[0]["store"], **settings}
     config = make_config(settings, earlier)
-    text = iter_input(file)
+    text = open_document(file)
     wrapped = load_wrapped(model, config, device, encoder_dtype="int8")
     started = time.perf_counter()
     first_done: list[int] = []

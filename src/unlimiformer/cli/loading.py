@@ -17,6 +17,7 @@ from .console import messages, progress_bar, quiet_libraries
 if TYPE_CHECKING:
     from ..memory import Memory
     from ..model import Unlimiformer
+    from ..text.document_text import DocumentText
     from ..text.sources import TextSource
 
 
@@ -46,26 +47,37 @@ def read_texts(names: str) -> list[str]:
 
 
 def iter_input(file: str) -> Iterator[str]:
-    """The text of a file, a memory, a text of the registry, or of standard input ("-"), in pieces.
+    """What `open_document` opens, in pieces."""
+    from ..text.sources import iter_text
+
+    return iter_text(open_document(file))
+
+
+def open_document(file: str) -> DocumentText | Iterator[str]:
+    """The text of a file, a memory, a text of the registry, or of standard input ("-"); plain text in pieces.
 
     An input without words is refused before anything else happens.
     """
     from ..memory import Memory
     from ..memory.description import is_memory
     from ..memory.remote import is_url
-    from ..text.sources import decode_utf8, iter_file, iter_text
+    from ..text.document_text import DocumentText
+    from ..text.formats import extract
+    from ..text.sources import iter_text, open_file
 
     if file == "-":
-        pieces = decode_utf8(iter(lambda: sys.stdin.buffer.read(1 << 16), b""), "standard input")
+        document: Any = extract(sys.stdin.buffer.read(), "standard input")
     elif is_url(file) or is_memory(file):
-        pieces = iter_text(Memory.load(file).text)
+        memory = Memory.load(file)
+        document = DocumentText(memory.text, memory.locations)
     else:
-        pieces = iter_file(Path(fetch_text(file)))
+        document = open_file(Path(fetch_text(file)))
+    pieces = iter_text(document)
     beginning = []
     for piece in pieces:
         beginning.append(piece)
         if piece.strip():
-            return chain(beginning, pieces)
+            return document if isinstance(document, DocumentText) else chain(beginning, pieces)
     raise InputError(f"{'standard input' if file == '-' else file} is empty; expected a text")
 
 
@@ -80,7 +92,7 @@ def open_input(file: str) -> Memory | TextSource:
     folder = Path(file)
     if file != "-" and folder.is_dir() and (is_memory(folder) or (folder / "partial").is_dir()):
         return Memory.load(folder)
-    return iter_input(file)
+    return open_document(file)
 
 
 def open_wrapped(

@@ -9,7 +9,24 @@ import typer
 
 from .. import __version__
 from ..errors import UnlimiformerError
-from . import ask, bench, demo, evaluate, families, figures, generate, index, models, plan, run, serve, summarize, train
+from . import (
+    ask,
+    bench,
+    chat,
+    demo,
+    evaluate,
+    families,
+    figures,
+    generate,
+    index,
+    mcp,
+    models,
+    plan,
+    run,
+    serve,
+    summarize,
+    train,
+)
 
 app = typer.Typer(
     help="Unlimited-length input for pretrained transformers.",
@@ -18,12 +35,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("ask")(ask.command)
+app.command("chat")(chat.command)
 app.command("summarize")(summarize.command)
 app.command("generate")(generate.command)
 app.command("index")(index.command)
 app.command("run")(run.command)
 app.command("plan")(plan.command)
 app.command("serve")(serve.command)
+app.command("mcp")(mcp.command)
 app.command("demo")(demo.command)
 app.command("train")(train.command)
 app.command("recipes")(train.recipes)

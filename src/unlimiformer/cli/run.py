@@ -54,7 +54,9 @@ def command(
     memories: Annotated[
         str | None, typer.Option(help="index: folder or URL for the memories; default: next to the output.")
     ] = None,
-    pattern: Annotated[str, typer.Option(help="Files of a folder that are documents.")] = "**/*.txt",
+    pattern: Annotated[
+        str | None, typer.Option(help="Files of a folder that are documents, as **/*.txt; default: known formats.")
+    ] = None,
     workers: Annotated[
         int | None, typer.Option(help="Number of workers, each with a model; default: one per GPU, or per core.")
     ] = None,

@@ -52,7 +52,7 @@ def command(
     require_at_least(1, num_beams=num_beams)
     config = make_config(settings)
     quiet_libraries()
-    for module in ("fastapi", "uvicorn", "python_multipart"):
+    for module in ("fastapi", "fastapi_offline", "uvicorn", "python_multipart"):
         require(module, "serve", "the server")
     from ..qa import QuestionFormat
     from ..server import BackgroundWorker, DocumentStore, Limits, create_app
@@ -68,7 +68,7 @@ def command(
     )
     wrapped = load_wrapped(model, config, device)
     folder = folder or cache_folder() / "library"
-    with _lock(folder):
+    with lock_folder(folder):
         documents = DocumentStore(folder)
         worker = BackgroundWorker(wrapped, QuestionFormat.for_model(model), documents, limits, beams=num_beams)
         try:
@@ -79,7 +79,7 @@ def command(
 
 
 @contextmanager
-def _lock(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Create the folder and make sure that no other server uses it."""
     from filelock import FileLock, Timeout
 

@@ -52,8 +52,9 @@ def command(
     source, wrapped = open_wrapped(file, model, settings, device)
     from ..memory import Memory
     from ..qa import QuestionFormat
+    from ..text.sources import read_document
 
-    text = source.text if isinstance(source, Memory) else "".join(source)  # type: ignore[arg-type]
+    document = source if isinstance(source, Memory) else read_document(source)
     printer = _Printer()
     arguments: dict[str, Any] = {
         "words": words,
@@ -63,10 +64,9 @@ def command(
         "on_part": (lambda part: None) if as_json else printer.show,
         **generation,
     }
-    document = source if isinstance(source, Memory) else text
     with progress_bar("Summarising", "sections") as progress:
         try:
-            summary = wrapped.summarize(document, folder=_draft_folder(text), progress=progress, **arguments)
+            summary = wrapped.summarize(document, folder=_draft_folder(document.text), progress=progress, **arguments)
         except StorageError as error:
             if printer.count:
                 raise
@@ -104,4 +104,5 @@ class _Printer:
         for number, sentence in enumerate(summary.sentences, 1):
             for passage in sentence.passages[:count]:
                 quote = shorten(summary.quote(passage), _QUOTE, placeholder=" …")
-                typer.echo(f"[{number}] at {passage.start / len(summary.document):.0%}: {quote}")
+                place = summary.citations.at(passage.start) or f"at {passage.start / len(summary.document):.0%}"
+                typer.echo(f"[{number}] {place}: {quote}")

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import InputError
-from ..utils.optional import require
 from ..utils.system import is_first_process
 from .console import messages, quiet_libraries
 from .evaluate import QuestionForm, QuestionPlace, SummaryPrompt
@@ -106,7 +105,6 @@ def command(
     options["layers"], options["heads"] = integers("--layers", layers), integers("--heads", heads)
     options["trainer"] = _parse_fields(trainer) if trainer else None
     quiet_libraries()
-    require("accelerate", "train", "training")
     from ..training import TrainingSettings, read_recipe, train
 
     fields = {"model": SMALL_MODEL, **({} if recipe is None else read_recipe(recipe).train)}

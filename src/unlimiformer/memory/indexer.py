@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,7 +17,8 @@ from ..adapters.base import input_device, module_dtype
 from ..config import UnlimiformerConfig
 from ..datastore import DTYPES, ExactStore
 from ..errors import InputError, MemoryMismatchError
-from ..text.sources import TextSource, as_token_ids, iter_text
+from ..text.document_text import Location
+from ..text.sources import TextSource, as_token_ids, iter_text, locations_of, open_source
 from ..text.tokenization import Tokens, prefix_token_ids, stream_tokens
 from ..text.windows import WindowSpec
 from .encode import EncodeFn, Progress, TokenizedInput, encode_windows, plan_input_windows
@@ -114,6 +116,7 @@ class Indexer:
         self, texts: Sequence[TextSource], prefixes: Sequence[str] | None = None, progress: Progress | None = None
     ) -> list[Memory]:
         """One memory in RAM per text, with the text and the characters that each token covers."""
+        texts = [open_source(text) for text in texts]
         inputs, stored_texts, offsets = [], [], []
         for text, prefix in zip(texts, self._prefixes(prefixes, len(texts)), strict=True):
             pieces: list[str] = []
@@ -128,8 +131,8 @@ class Indexer:
             specs = [self.encoding_spec(source.prefix) for source in inputs]
             memories = self.index_inputs(inputs, progress=progress, specs=specs)
         return [
-            replace(memory, stored_text=text, offsets=places)
-            for memory, text, places in zip(memories, stored_texts, offsets, strict=True)
+            replace(memory, stored_text=text, offsets=characters, locations=locations_of(source))
+            for memory, text, characters, source in zip(memories, stored_texts, offsets, texts, strict=True)
         ]
 
     def index_to_folder(
@@ -154,12 +157,14 @@ class Indexer:
         overwrite : replace a memory of another text or with other settings.
         """
         prefix_ids = self.prefix_ids(prefix)
+        text = open_source(text)
+        locations = locations_of(text)
         if append:
             earlier = Memory.load(folder, verify=False)
             assert earlier.spec is not None, "a saved memory has one"
             if prefix is None:
                 prefix_ids = torch.tensor(earlier.spec.prefix, dtype=torch.long)
-            text = _join_texts(earlier.text, text)
+            text, locations = _join_texts(earlier, text)
         spec = self.encoding_spec(prefix_ids)
         with PartialWrite.open(folder) as partial_write, torch.no_grad():
             if append and partial_write.was_published:
@@ -173,7 +178,7 @@ class Indexer:
             encode = self._with_compute_dtype(self._encoder.encode)
             batches = encode_windows([source], encode, self.window_spec, writer.batch_size, writer.done)
             self._fill(writer, batches, writer.done, writer.windows, progress)
-            writer.publish(build_search(writer.memory()))
+            writer.publish(build_search(writer.memory()), locations)
         return Memory.load(folder, verify=False)
 
     def index_rows(
@@ -349,9 +354,10 @@ def _record_pieces(recorded: list[str], pieces: Iterable[str]) -> Iterator[str]:
         yield piece
 
 
-def _join_texts(earlier: str, text: TextSource) -> Iterator[str]:
-    """A text and its continuation, which begins on a new line."""
-    yield from iter_text(earlier)
-    if not earlier[-1:].isspace():
-        yield "\n"
-    yield from iter_text(text)  # type: ignore[arg-type]
+def _join_texts(earlier: Memory, text: TextSource) -> tuple[Iterator[str], tuple[Location, ...]]:
+    """The text of a memory and its continuation, which begins on a new line, and the locations of both."""
+    before = earlier.text
+    line_end = "" if before[-1:].isspace() else "\n"
+    start = len(before) + len(line_end)
+    later = tuple(replace(location, start=start + location.start) for location in locations_of(text))
+    return chain(iter_text(before), [line_end], iter_text(text)), (*earlier.locations, *later)  # type: ignore[arg-type]

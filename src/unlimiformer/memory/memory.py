@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from torch import Tensor
 
 from ..datastore import ExactStore, restore
 from ..errors import InputError, MemoryMismatchError
+from ..text.citations import Citations
+from ..text.document_text import Location, locations_from_json, locations_to_json
 from ..text.windows import WindowSpec
 from . import remote, storage
 
@@ -110,6 +113,7 @@ class Memory:
     first_window : (W, D) what the truncated model would see, for layers and heads that do not retrieve.
     batch_size : number of windows that were encoded together.
     stored_text : the text, or the file that holds it.
+    locations : where the pages of the text begin, or the times at which it is said.
     key : identifies the memory inside a running process.
     """
 
@@ -122,7 +126,13 @@ class Memory:
     first_window: Tensor | None = None
     batch_size: int | None = None
     stored_text: str | Path | None = field(default=None, repr=False)
+    locations: tuple[Location, ...] = field(default=(), repr=False)
     key: int = field(default_factory=lambda: next(_KEYS), repr=False)
+
+    @staticmethod
+    def next_key() -> int:
+        """A key that no other memory of this process has."""
+        return next(_KEYS)
 
     def __len__(self) -> int:
         return self.store.rows
@@ -156,6 +166,11 @@ class Memory:
             return self.stored_text.read_bytes().decode("utf-8")
         return self.stored_text
 
+    @cached_property
+    def citations(self) -> Citations:
+        """How places in the text are cited."""
+        return Citations(self.text, self.locations)
+
     def character_spans(self, rows: Tensor) -> list[tuple[int, int]]:
         """Start and end, in the text, of each run of neighbouring rows (m,), which are in order."""
         if self.offsets is None:
@@ -170,7 +185,7 @@ class Memory:
         if self.spec is None:
             raise InputError("the memory was encoded inside the model's own forward; make one with index()")
         search, search_arrays = self.store.state_dict()
-        about = describe(self.spec, self.windows, self.batch_size, search)
+        about = describe(self.spec, self.windows, self.batch_size, search, self.locations)
         storage.write(Path(folder), about, {**self.arrays(), **search_arrays})
 
     @classmethod
@@ -196,6 +211,7 @@ class Memory:
                 arrays.get("first_window"),
                 about["batch_size"],
                 storage.array_path(path, "text"),
+                locations_from_json(about.get("locations", [])),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise MemoryMismatchError(
@@ -226,6 +242,13 @@ def _row_difference(mine: RowSpec | None, theirs: RowSpec | None) -> str:
     return "other layers or heads"
 
 
-def describe(spec: EncodingSpec, windows: int, batch_size: int | None, search: dict[str, Any]) -> dict[str, Any]:
+def describe(
+    spec: EncodingSpec,
+    windows: int,
+    batch_size: int | None,
+    search: dict[str, Any],
+    locations: tuple[Location, ...] = (),
+) -> dict[str, Any]:
     """The part of memory.json that is about the memory; `search` is the store's own state."""
-    return {"recipe": spec.to_dict(), "windows": windows, "batch_size": batch_size, "search": search}
+    about = {"recipe": spec.to_dict(), "windows": windows, "batch_size": batch_size, "search": search}
+    return {**about, "locations": locations_to_json(locations)} if locations else about

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..datastore import ExactStore, encode_rows
 from ..errors import InputError, MemoryMismatchError
+from ..text.document_text import Location
 from ..text.tokenization import Tokens
 from .description import is_memory
 from .encode import EncodedChunk, TokenizedInput, plan_input_windows
@@ -91,13 +92,13 @@ class MemoryWriter:
         first_window = self._partial.array("first_window")
         return Memory(store, ids, self._spec, self.windows, len(self._spec.prefix), first_window=first_window)
 
-    def publish(self, store: ExactStore) -> None:
+    def publish(self, store: ExactStore, locations: tuple[Location, ...] = ()) -> None:
         """Replace an older memory in the folder by this one; `store` is how it is searched."""
         search, search_arrays = store.state_dict()
         for name, array in search_arrays.items():
             self._partial.drop(name)
             self._partial.append(name, array)
-        self._partial.publish(describe(self._spec, self.windows, self.batch_size, search))
+        self._partial.publish(describe(self._spec, self.windows, self.batch_size, search, locations))
 
     def _save_checkpoint(self) -> None:
         fields: dict[str, Any] = {"recipe": self._spec.to_dict(), "batch_size": self.batch_size}

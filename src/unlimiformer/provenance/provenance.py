@@ -136,12 +136,8 @@ class Provenance:
 
     def to_dict(self, bins: int = 100) -> dict[str, Any]:
         """Everything for JSON: passages with their text, spans, and the histogram."""
-        source = self.memory.text
-
-        def quote(passages: list[Passage]) -> list[dict[str, Any]]:
-            return [{**asdict(passage), "text": source[passage.start : passage.end]} for passage in passages]
-
-        fields: dict[str, Any] = {"answer": "".join(self.tokens), "characters": len(source)}
+        quote = self.memory.citations.quote
+        fields: dict[str, Any] = {"answer": "".join(self.tokens), "characters": len(self.memory.citations.text)}
         fields |= {"passages": quote(self.passages()), "histogram": self.histogram(bins)}
         if self.layers is not None or self.sentences:
             for unit in UNITS:

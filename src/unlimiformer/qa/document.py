@@ -17,8 +17,9 @@ from ..memory.encode import Progress
 from ..model import Output, Unlimiformer
 from ..provenance import Provenance
 from ..summaries import ChapterSummary, summary_words
+from ..text.document_text import DocumentText
 from ..text.questions import asks_for_summary
-from ..text.sources import as_token_ids, iter_text
+from ..text.sources import as_token_ids, iter_text, read_document
 from ..text.tokenization import truncate_text
 
 
@@ -35,8 +36,7 @@ class Answer:
         """At most `count` passages that the answer came from, with their text; none without provenance."""
         provenance = self.output.provenance
         passages = [] if provenance is None else provenance.passages(count)
-        text = self.output.memory.text if passages else ""
-        return [{**vars(passage), "text": text[passage.start : passage.end]} for passage in passages]
+        return self.output.memory.citations.quote(passages) if passages else []
 
 
 @dataclass
@@ -59,7 +59,7 @@ class DocumentQA:
         )
         if as_token_ids(self.source) is not None:
             raise InputError("token ids were given; expected a text that can be asked about, or its memory")
-        self._text = "".join(iter_text(self.source)) if self._memory is None else ""
+        self._document = DocumentText("") if self._memory is not None else read_document(self.source)
         self._index_seconds = 0.0
 
     @property
@@ -71,6 +71,11 @@ class DocumentQA:
     def question_in_decoder(self) -> bool:
         """Whether an encoder–decoder has a memory of the text, and only its decoder is given the question."""
         return self.wrapped.engine.kind == "encoder-decoder" and not self._question_before_document
+
+    def prepare(self, progress: Progress | None = None) -> None:
+        """Index the document now, unless it is indexed for each question."""
+        if not self._question_before_document:
+            self._index(None, progress)
 
     def ask(self, question: str | None, progress: Progress | None = None, **generation: Any) -> Answer:
         """Answer from the whole document; without a question, summarise it.
@@ -90,7 +95,7 @@ class DocumentQA:
 
     def ask_truncated(self, question: str | None, tokens: int | None = None, **generation: Any) -> str:
         """The plain model's answer from as much of the document as its context holds, or from its first `tokens`."""
-        text = self.source.text if isinstance(self.source, Memory) else self._text
+        text = self.source.text if isinstance(self.source, Memory) else self._document.text
         if tokens is not None:
             text = truncate_text(text, self.wrapped.tokenizer, tokens)
         if self._question_before_document:
@@ -125,8 +130,10 @@ class DocumentQA:
             started = time.perf_counter()
             asked = self.question_format.text(question) if self._question_before_document else ""
             in_every_window = self.question_format.place == "window"
-            text, prefix = (self._text, asked or None) if in_every_window else (asked + self._text, None)
-            self._memory = self.wrapped.index(text, prefix=prefix, progress=progress)
+            document, prefix = self._document, asked or None
+            if not in_every_window:
+                document, prefix = document.behind(asked), None
+            self._memory = self.wrapped.index(document, prefix=prefix, progress=progress)
             self._index_seconds = time.perf_counter() - started
         return self._memory
 

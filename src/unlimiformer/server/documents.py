@@ -14,10 +14,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from ..text.document_text import DocumentText, locations_from_json, locations_to_json
 from ..utils.files import atomic_write
 
 State = Literal["waiting", "reading", "ready", "failed"]
-_METADATA, _TEXT, _MEMORY = "document.json", "text.txt", "memory"
+_METADATA, _TEXT, _LOCATIONS, _MEMORY = "document.json", "text.txt", "locations.json", "memory"
 _REMOVED, _UNFINISHED = ".gone", ".part"
 
 
@@ -61,17 +62,18 @@ class DocumentStore:
         with self._lock:
             return self._documents.get(document_id)
 
-    def add(self, name: str, text: str) -> StoredDocument:
+    def add(self, name: str, content: DocumentText) -> StoredDocument:
         """Store a new document completely, or not at all if the disk refuses.
 
         Line ends become a single newline, as when a file is read, so that character offsets agree.
         """
-        text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+        text = content.text if content.locations else _normalized(content.text)
         document = StoredDocument(secrets.token_hex(8), name, len(text), time.time())
         unfinished = self.folder / f"{document.id}{_UNFINISHED}"
         try:
             unfinished.mkdir()
             (unfinished / _TEXT).write_bytes(text.encode("utf-8"))
+            (unfinished / _LOCATIONS).write_text(json.dumps(locations_to_json(content.locations)), encoding="utf-8")
             (unfinished / _METADATA).write_text(json.dumps(asdict(document)), encoding="utf-8")
             unfinished.rename(self.folder / document.id)
         except OSError:
@@ -104,15 +106,24 @@ class DocumentStore:
 
     def read_text(self, document: StoredDocument) -> str:
         """Return the whole text of a document."""
-        return self.text_path(document).read_bytes().decode("utf-8")
+        return (self.folder / document.id / _TEXT).read_bytes().decode("utf-8")
 
-    def text_path(self, document: StoredDocument) -> Path:
-        """Return the path of a document's text file."""
-        return self.folder / document.id / _TEXT
+    def content(self, document: StoredDocument) -> DocumentText:
+        """Return the whole text of a document, with its pages."""
+        try:
+            rows = json.loads((self.folder / document.id / _LOCATIONS).read_text(encoding="utf-8"))
+            locations = locations_from_json(rows)
+        except (ValueError, TypeError, OSError):  # a document of an older version has none
+            locations = ()
+        return DocumentText(self.read_text(document), locations)
 
     def memory_path(self, document: StoredDocument) -> Path:
         """Return the folder of a document's memory; it may not exist yet."""
         return self.folder / document.id / _MEMORY
+
+
+def _normalized(text: str) -> str:
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _load(path: Path) -> StoredDocument | None:

@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import HTTPException, Request, Response
 from starlette.responses import PlainTextResponse
 
+_PROTECTED = ("/api", "/v1", "/docs", "/redoc", "/openapi")  # paths that need the token
 _CONTENT_POLICY = "default-src 'self'; object-src 'none'; base-uri 'none'; frame-ancestors 'none'; form-action 'self'"
 
 
@@ -44,7 +45,7 @@ class RequestGuard:
         origin, host = headers.get(b"origin", b""), headers.get(b"host", b"")
         if scope["method"] not in ("GET", "HEAD") and origin and origin.split(b"://", 1)[-1] != host:
             return PlainTextResponse("requests from other sites are refused", 403)
-        if scope["path"].startswith("/api") and not self._is_authorized(headers.get(b"authorization", b"")):
+        if scope["path"].startswith(_PROTECTED) and not self._is_authorized(headers.get(b"authorization", b"")):
             challenge = {"WWW-Authenticate": "Bearer"}
             return PlainTextResponse("expected the header Authorization: Bearer TOKEN", 401, challenge)
         size = headers.get(b"content-length", b"")
@@ -60,7 +61,7 @@ class RequestGuard:
 
 
 async def add_security_headers(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
-    """Allow the page to load nothing from elsewhere. FastAPI's /docs is exempt: its viewer comes from a CDN."""
+    """Allow the page to load nothing from elsewhere. The viewer of /docs has a script of its own in its page."""
     response = await call_next(request)
     if not request.url.path.startswith(("/docs", "/openapi")):
         response.headers["Content-Security-Policy"] = _CONTENT_POLICY

@@ -5,8 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 _POLL_SECONDS = 0.2  # how often a waiting answer checks whether it was cancelled
+
+
+class Cancelled(Protocol):
+    """Tells whether somebody still waits."""
+
+    def is_set(self) -> bool:
+        """Whether nobody does."""
 
 
 class CancelledError(Exception):
@@ -36,7 +44,7 @@ class PriorityLock:
         return self._waiting_summaries
 
     @contextmanager
-    def for_answer(self, cancelled: threading.Event) -> Iterator[None]:
+    def for_answer(self, cancelled: Cancelled) -> Iterator[None]:
         """Hold the lock for an answer; raise `CancelledError` if `cancelled` is set before the lock is free."""
         with self._condition:
             self._waiting_answers += 1

@@ -5,8 +5,7 @@ The application's state holds what they need: `worker`, `model_name`, and `answe
 
 from collections.abc import AsyncIterator
 from dataclasses import asdict
-from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, HTTPException, Request, Response, UploadFile
@@ -15,8 +14,13 @@ from fastapi.responses import FileResponse, PlainTextResponse, StreamingResponse
 from fastapi.security import HTTPBearer
 
 from .. import __version__, provenance
+from ..errors import InputError
+from ..qa import Turn
+from ..text.document_text import DocumentText
+from ..text.formats import extract
+from .answers import ServedAnswer
 from .documents import StoredDocument
-from .schemas import PastedText, Question
+from .schemas import PastedText, Question, QuestionAboutSeveral
 from .streaming import AnswerStream, format_event, iter_changes
 from .worker import BackgroundWorker
 
@@ -85,21 +89,13 @@ def list_documents(worker: Worker) -> list[dict[str, Any]]:
 @api.post("/documents", status_code=201, responses=_REFUSED)
 def add_text(body: PastedText, worker: Worker) -> dict[str, Any]:
     """Add a text; it is indexed in the background."""
-    return _add_document(worker, body.name, body.text)
+    return asdict(store_document(worker, body.name, DocumentText(body.text)))
 
 
 @api.post("/files", status_code=201, responses=_REFUSED)
 def add_file(file: UploadFile, worker: Worker) -> dict[str, Any]:
-    """Add a UTF-8 text file; it is indexed in the background."""
-    limit = worker.limits.document_bytes
-    content = file.file.read(limit + 1)
-    if len(content) > limit:
-        raise HTTPException(413, f"the file has more than {limit:,} bytes, which is the limit")
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise HTTPException(422, f"byte {error.start} is not UTF-8; expected a text file in UTF-8") from None
-    return _add_document(worker, (file.filename or "unnamed")[:200], text)
+    """Add a text, a PDF, an EPUB book, a Word document, an HTML page or subtitles; it is indexed in the background."""
+    return asdict(store_document(worker, *read_upload(file, worker)))
 
 
 @api.get("/documents/{document_id}", responses=_NOT_FOUND)
@@ -162,19 +158,23 @@ async def ask(
     document: Document, body: Question, request: Request, worker: Worker, answers: Answers
 ) -> StreamingResponse:
     """Stream events: the answer's id, its text as it is generated, and at the end the passages it came from."""
-    limits = worker.limits
-    question = None if body.question is None else body.question.strip()
-    if question == "" or len(question or "") > limits.question:
-        raise HTTPException(422, f"expected a question of 1 to {limits.question:,} characters")
-    if document.state != "ready":
-        raise HTTPException(409, f"the document is not indexed (its state is {document.state}); wait until it is ready")
-    if len(answers) >= limits.waiting:
-        raise HTTPException(429, "too many questions are waiting; ask again later", {"Retry-After": "5"})
-    generate = partial(worker.answer, document, question, compare=body.compare, new_tokens=body.new_tokens)
-    stream = AnswerStream(generate, on_end=lambda ended: answers.pop(ended.id, None))
-    answers[stream.id] = stream
-    stream.start()
-    return StreamingResponse(stream.events(request), media_type=_EVENTS)
+    return _stream_answer([document], body.question, body, request, worker, answers, compare=body.compare)
+
+
+@api.post(
+    "/answers",
+    responses={
+        **_NOT_FOUND,
+        409: {"description": "a document is not ready"},
+        429: {"description": "too many questions are waiting"},
+    },
+)
+async def ask_several(
+    body: QuestionAboutSeveral, request: Request, worker: Worker, answers: Answers
+) -> StreamingResponse:
+    """Ask several documents at once: the same events, and every passage says which document it is from."""
+    documents = [_get_document(document_id, worker) for document_id in dict.fromkeys(body.documents)]
+    return _stream_answer(documents, body.question, body, request, worker, answers)
 
 
 @api.delete("/answers/{answer_id}", status_code=204, responses={404: {"description": "no such answer"}})
@@ -200,17 +200,62 @@ def get_static_file(name: str) -> FileResponse:
     return FileResponse(_FILES[name] / name)
 
 
-def _add_document(worker: BackgroundWorker, name: str, text: str) -> dict[str, Any]:
+def _stream_answer(
+    documents: list[StoredDocument],
+    question: str | None,
+    body: Question | QuestionAboutSeveral,
+    request: Request,
+    worker: BackgroundWorker,
+    answers: dict[str, AnswerStream],
+    **options: Any,
+) -> StreamingResponse:
     limits = worker.limits
+    question = None if question is None else question.strip()
+    if question == "" or len(question or "") > limits.question:
+        raise HTTPException(422, f"expected a question of 1 to {limits.question:,} characters")
+    for document in documents:
+        if document.state != "ready":
+            raise HTTPException(
+                409, f"{document.name} is not indexed (its state is {document.state}); wait until it is ready"
+            )
+    if len(answers) >= limits.waiting:
+        raise HTTPException(429, "too many questions are waiting; ask again later", {"Retry-After": "5"})
+    options |= {"new_tokens": body.new_tokens, "turns": [Turn(turn.question, turn.answer) for turn in body.turns]}
+
+    def generate(stream: AnswerStream) -> ServedAnswer:
+        return worker.answer(documents, question, stream.put_text, stream.cancelled, **options)
+
+    stream = AnswerStream(generate, on_end=lambda ended: answers.pop(ended.id, None))
+    answers[stream.id] = stream
+    stream.start()
+    return StreamingResponse(stream.events(request), media_type=_EVENTS)
+
+
+def read_upload(file: UploadFile, worker: BackgroundWorker) -> tuple[str, DocumentText]:
+    """The name and the text of an uploaded file of any known format."""
+    limit = worker.limits.document_bytes
+    content = file.file.read(limit + 1)
+    if len(content) > limit:
+        raise HTTPException(413, f"the file has more than {limit:,} bytes, which is the limit")
+    name = (file.filename or "unnamed")[:200]
+    try:
+        return name, extract(content, name, PurePath(name).suffix)
+    except InputError as error:
+        raise HTTPException(422, str(error)) from None
+
+
+def store_document(worker: BackgroundWorker, name: str, content: DocumentText) -> StoredDocument:
+    """Store a document, which is then indexed in the background."""
+    limits, text = worker.limits, content.text
     if len(text.encode()) > limits.document_bytes:
         raise HTTPException(413, f"the text has more than {limits.document_bytes:,} bytes, which is the limit")
     if not text.strip():
         raise HTTPException(422, "the text is empty")
     if len(worker.documents.all()) >= limits.documents:
         raise HTTPException(409, f"there are already {limits.documents} documents, which is the limit; delete one")
-    document = worker.documents.add(name.strip() or "unnamed", text)
+    document = worker.documents.add(name.strip() or "unnamed", content)
     worker.wake_up()
-    return asdict(document)
+    return document
 
 
 def _with_progress(worker: BackgroundWorker, document: StoredDocument) -> dict[str, Any]:

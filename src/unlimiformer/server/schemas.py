@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import BaseModel, ConfigDict, Field
 
 
@@ -13,10 +15,32 @@ class PastedText(BaseModel):
     text: str = Field(min_length=1)
 
 
+class EarlierTurn(BaseModel):
+    """A question that was asked before, and its answer."""
+
+    model_config = ConfigDict(extra="forbid")
+    question: str = Field(max_length=10_000)
+    answer: str = Field(max_length=100_000)
+
+
 class Question(BaseModel):
-    """A question about a document; without `question`, a summary. `compare`: also ask the truncated model."""
+    """A question about a document; without `question`, a summary.
+
+    `compare`: also ask the truncated model. `turns`: what was asked before, to which the question may refer.
+    """
 
     model_config = ConfigDict(extra="forbid")
     question: str | None = None
     compare: bool = False
     new_tokens: int | None = Field(default=None, ge=1, le=100_000)
+    turns: list[EarlierTurn] = Field(default_factory=list, max_length=100)
+
+
+class QuestionAboutSeveral(BaseModel):
+    """A question about several documents, by their ids."""
+
+    model_config = ConfigDict(extra="forbid")
+    documents: list[Annotated[str, Field(pattern="^[0-9a-f]{16}$")]] = Field(min_length=1, max_length=100)
+    question: str
+    new_tokens: int | None = Field(default=None, ge=1, le=100_000)
+    turns: list[EarlierTurn] = Field(default_factory=list, max_length=100)

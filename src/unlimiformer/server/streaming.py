@@ -14,14 +14,10 @@ from typing import Any
 from fastapi import Request
 
 from ..errors import UnlimiformerError
-from .answers import ServedAnswer
 from .priority_lock import CancelledError
 
 _POLL_SECONDS = 0.2
 _DISCONNECT_CHECK_SECONDS = 1.0
-
-Generate = Callable[[Callable[[str], None], threading.Event], ServedAnswer]
-"""Generate an answer, given a callback for its text and the event that cancels it."""
 
 
 def format_event(kind: str, content: Any) -> str:
@@ -42,13 +38,18 @@ async def iter_changes(get_state: Callable[[], Any]) -> AsyncIterator[Any]:
 class AnswerStream:
     """One answer: generated in a thread of its own and sent to the client as events while it grows.
 
-    Create it in the event loop. `on_end` is called in the thread when generation has ended, in any way.
+    Create it in the event loop.
+
+    Parameters
+    ----------
+    generate : returns the answer, a dataclass; it is given this stream for its text and progress.
+    on_end : called in the thread when generation has ended, in any way.
     """
 
-    def __init__(self, generate: Generate, on_end: Callable[[AnswerStream], object]) -> None:
+    def __init__(self, generate: Callable[[AnswerStream], Any], on_end: Callable[[AnswerStream], object]) -> None:
         self.id = secrets.token_hex(8)
         self._generate, self._on_end = generate, on_end
-        self._cancelled = threading.Event()
+        self.cancelled = threading.Event()
         self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
 
@@ -58,12 +59,25 @@ class AnswerStream:
 
     def cancel(self) -> None:
         """Stop the answer at the next token, or before it begins."""
-        self._cancelled.set()
+        self.cancelled.set()
+
+    def put_text(self, text: str) -> None:
+        """Send a piece of the answer."""
+        self._put("text", text)
+
+    def put_progress(self, done: int, total: int) -> None:
+        """Send how much is done before the answer begins."""
+        self._put("progress", {"done": done, "of": total})
 
     async def events(self, request: Request) -> AsyncIterator[str]:
-        """Yield the answer's id, its text piece by piece, and its end; cancel it if the client disconnects."""
+        """Yield the answer's id, its text piece by piece, and its end, as server-sent events."""
+        yield format_event("asked", {"id": self.id})
+        async for kind, content in self.items(request):
+            yield format_event(kind, content)
+
+    async def items(self, request: Request) -> AsyncIterator[tuple[str, Any]]:
+        """Yield "text" and "progress" as they come, then "done", "stopped" or "failed"; cancel if the client leaves."""
         try:
-            yield format_event("asked", {"id": self.id})
             while True:
                 try:
                     kind, content = await asyncio.wait_for(self._events.get(), _DISCONNECT_CHECK_SECONDS)
@@ -71,8 +85,8 @@ class AnswerStream:
                     if await request.is_disconnected():
                         return
                     continue
-                yield format_event(kind, content)
-                if kind != "text":
+                yield kind, content
+                if kind not in ("text", "progress"):
                     return
         finally:
             self.cancel()
@@ -84,7 +98,7 @@ class AnswerStream:
 
     def _generate_last_event(self) -> tuple[str, Any]:
         try:
-            answer = self._generate(lambda text: self._put("text", text), self._cancelled)
+            answer = self._generate(self)
             return "done", asdict(answer)
         except CancelledError:
             return "stopped", "cancelled"

@@ -9,26 +9,41 @@ import shutil
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 from ..engines.answer_end import answer_tokens
 from ..errors import MemoryMismatchError, StorageError, UnlimiformerError
+from ..memory.join import document_starts, join_memories
 from ..memory.memory import Memory
 from ..model import Unlimiformer
 from ..provenance import Provenance
-from ..qa import DocumentQA, QuestionFormat
+from ..qa import DocumentQA, QuestionFormat, Turn, answer_batch
+from ..qa.conversation import standalone_question
 from ..summaries import summary_words
-from ..text.questions import asks_for_summary
+from ..text.questions import asks_for_summary, is_broad
 from .answers import CallbackStreamer, ServedAnswer, StopSignal
 from .documents import DocumentStore, StoredDocument
 from .limits import Limits
 from .priority_lock import CancelledError, PriorityLock
+from .shared_batch import SharedBatch
 
 _OPEN_MEMORIES = 8  # memory-mapped at the same time
 _SHORT_ANSWER = 48  # tokens, with the question
+_BATCH = 8  # questions of different people that are answered together
+_CPU_BATCH = 4  # a processor reads four prompts in four times the time of one: more would delay the first
 _POLL_SECONDS = 0.2  # how often a waiting summary checks whether it was cancelled
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A question about some documents, and what was asked before it."""
+
+    documents: list[StoredDocument]
+    question: str
+    turns: tuple[Turn, ...]
 
 
 class BackgroundWorker:
@@ -66,6 +81,8 @@ class BackgroundWorker:
         self._summary_locks: dict[str, threading.Lock] = {}
         self._postponed: dict[str, float] = {}  # when the disk refused a document, by the monotonic clock
         self._wake_up, self._closing = threading.Event(), threading.Event()
+        most = _CPU_BATCH if wrapped.engine.device.type == "cpu" else _BATCH
+        self._facts = SharedBatch(self.model_lock, self._answer_facts, most)
         self._thread = threading.Thread(target=self._run, name="indexer", daemon=True)
         self._thread.start()
 
@@ -97,15 +114,16 @@ class BackgroundWorker:
 
     def answer(
         self,
-        document: StoredDocument,
+        document: StoredDocument | Sequence[StoredDocument],
         question: str | None,
         on_text: Callable[[str], None],
         cancelled: threading.Event,
         *,
         compare: bool = False,
         new_tokens: int | None = None,
+        turns: Sequence[Turn] = (),
     ) -> ServedAnswer:
-        """Answer a question about a document, or summarise it if there is none.
+        """Answer a question about a document or several, or summarise one if there is no question.
 
         Parameters
         ----------
@@ -113,15 +131,23 @@ class BackgroundWorker:
         cancelled : stops the answer when set; raises `CancelledError` if it had not begun
         compare : also let the plain model answer from the truncated document
         new_tokens : length of the answer, up to that of the limits; by default it follows the question
+        turns : what was asked before, to which the question may refer
         """
+        documents = [document] if isinstance(document, StoredDocument) else list(document)
         length = min(new_tokens or answer_tokens([question]), self.limits.new_tokens)
-        if self.wrapped.engine.kind == "decoder-only" and asks_for_summary(question):
-            return self._summarize(document, question, on_text, cancelled, compare, length)
+        if self.wrapped.engine.kind == "decoder-only" and asks_for_summary(question) and len(documents) == 1:
+            return self._summarize(documents[0], question, on_text, cancelled, compare, length)
+        if self.wrapped.engine.kind == "decoder-only" and not is_broad(question) and not compare:
+            fact = self._facts.answer(_Asked(documents, str(question), tuple(turns)), length, cancelled)
+            on_text(fact.text)
+            return fact
         greedy: dict[str, Any] = {"max_new_tokens": length, "do_sample": False, "num_beams": 1}
         with self.model_lock.for_answer(cancelled):
             started = time.perf_counter()
             stop, beam_stop, plain_stop = (StopSignal(cancelled, started + self.limits.seconds) for _ in range(3))
-            memory = self._open_memory(document)
+            memory, places = self._open_together(documents)
+            asked = None if question is None else standalone_question(question, turns, self.wrapped)
+            understood, question = (None if asked == question else asked), asked
             qa = DocumentQA(self.wrapped, memory, self.question_format)
             traced = memory.offsets is not None and self.wrapped.engine.supports_provenance
             streamer = CallbackStreamer(self.wrapped.tokenizer, on_text)
@@ -136,7 +162,40 @@ class BackgroundWorker:
                 truncated = qa.ask_truncated(question, qa.first_window, **stopping, **greedy)
             seconds = time.perf_counter() - started
         provenance = None if answer.output.provenance is None else answer.output.provenance.to_dict()
-        return ServedAnswer(answer.text.strip(), provenance, truncated, seconds, stop.reason)
+        return ServedAnswer(answer.text.strip(), provenance, truncated, seconds, stop.reason, understood, places)
+
+    def _answer_facts(self, asked: list[_Asked], length: int) -> list[ServedAnswer]:
+        """Answer questions of different people in one batch."""
+        started = time.perf_counter()
+        stop = StopSignal(self._closing, started + self.limits.seconds)
+        opened = [self._open_together(question.documents) for question in asked]
+        questions = [standalone_question(item.question, item.turns, self.wrapped) for item in asked]
+        memories = [memory for memory, _ in opened]
+        traced = self.wrapped.engine.supports_provenance and all(memory.offsets is not None for memory in memories)
+        settings: dict[str, Any] = {"max_new_tokens": length, "do_sample": False, "num_beams": 1, "provenance": traced}
+        answers = answer_batch(
+            self.wrapped, memories, questions, self.question_format, stopping_criteria=stop.criteria, **settings
+        )
+        seconds = time.perf_counter() - started
+        return [
+            ServedAnswer(
+                answer.text.strip(),
+                None if answer.output.provenance is None else answer.output.provenance.to_dict(),
+                None,
+                seconds,
+                stop.reason,
+                None if question == item.question else question,
+                places,
+            )
+            for answer, question, item, (_, places) in zip(answers, questions, asked, opened, strict=True)
+        ]
+
+    def _open_together(self, documents: Sequence[StoredDocument]) -> tuple[Memory, tuple[dict[str, Any], ...]]:
+        """One memory of some documents, and where each begins in its text if there are several."""
+        memories = [self.open_memory(document) for document in documents]
+        starts = document_starts([memory.text for memory in memories]) if len(memories) > 1 else []
+        places = tuple({"id": document.id, "start": start} for document, start in zip(documents, starts, strict=False))
+        return join_memories(memories, [document.name for document in documents]), places
 
     def _summarize(
         self,
@@ -167,7 +226,7 @@ class BackgroundWorker:
         with self._summary_of(document, cancelled), self.model_lock.for_summary(cancelled):
             check()
             started = time.perf_counter()
-            memory = self._open_memory(document)
+            memory = self.open_memory(document)
             summary = self.wrapped.summarize(
                 memory,
                 words=summary_words(length),
@@ -203,7 +262,8 @@ class BackgroundWorker:
             if self.documents.get(document.id) is None:
                 shutil.rmtree(self.documents.memory_path(document).parent, ignore_errors=True)
 
-    def _open_memory(self, document: StoredDocument) -> Memory:
+    def open_memory(self, document: StoredDocument) -> Memory:
+        """The memory of a document that is ready; the most recently used ones stay open."""
         with self._memories_lock:
             memory = self._memories.pop(document.id, None)
             if memory is None:
@@ -255,7 +315,7 @@ class BackgroundWorker:
     def _check_memory(self, document: StoredDocument) -> None:
         """Index a document again if its memory is unusable, such as one that another model made."""
         try:
-            self.wrapped.engine.check(self._open_memory(document))
+            self.wrapped.engine.check(self.open_memory(document))
         except (UnlimiformerError, OSError):
             self._set_state(document, state="waiting")
 
@@ -283,8 +343,8 @@ class BackgroundWorker:
 
     def _build_memory(self, document: StoredDocument, on_progress: Callable[[int, int], None]) -> Memory:
         """Continue an unfinished memory; replace one that another model or other settings made."""
-        text, folder = self.documents.text_path(document), self.documents.memory_path(document)
+        content, folder = self.documents.content(document), self.documents.memory_path(document)
         try:
-            return self.wrapped.index(text, folder=folder, progress=on_progress)
+            return self.wrapped.index(content, folder=folder, progress=on_progress)
         except MemoryMismatchError:
-            return self.wrapped.index(text, folder=folder, progress=on_progress, overwrite=True)
+            return self.wrapped.index(content, folder=folder, progress=on_progress, overwrite=True)

@@ -12,6 +12,7 @@ from ..engines import Engine
 from ..engines.question_format import QuestionFormat
 from ..memory import Memory
 from ..memory.encode import Progress
+from ..text.document_text import Location
 from .summary import ChapterSummary, Summary
 
 _TOKENS_PER_WORD = 1.28  # of a summary: 200 words fit 256 tokens
@@ -38,6 +39,7 @@ class SummaryRequest:
     Parameters
     ----------
     text : the document.
+    locations : where its pages begin.
     memory : a memory of it; None if there is none.
     words : about how many words the summary has; with `by_chapter`, the summary of each chapter.
     by_chapter : summarise every chapter on its own.
@@ -48,6 +50,7 @@ class SummaryRequest:
     """
 
     text: str
+    locations: tuple[Location, ...] = ()
     memory: Memory | None = None
     words: int = 200
     by_chapter: bool = False
@@ -73,4 +76,4 @@ class Summarizer(ABC):
         """The summary of all parts: by chapter if that was requested, or else as one text."""
         if not request.by_chapter:
             parts = [ChapterSummary(None, tuple(sentence for part in parts for sentence in part.sentences))]
-        return Summary(request.text, tuple(parts), self.name)
+        return Summary(request.text, tuple(parts), self.name, request.locations)

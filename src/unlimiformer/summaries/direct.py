@@ -38,7 +38,7 @@ class Direct(Summarizer):
             sentences = self._sentences(given, span, request)
             summaries.append(ChapterSummary(title, sentences))
             request.on_part(summaries[-1])
-        return Summary(request.text, tuple(summaries), self.name)
+        return Summary(request.text, tuple(summaries), self.name, request.locations)
 
     def _spans(self, request: SummaryRequest) -> list[tuple[str | None, CharacterSpan]]:
         if not request.by_chapter:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from ..provenance import Passage, Span
+from ..text.citations import Citations
+from ..text.document_text import Location
 
 
 @dataclass(frozen=True)
@@ -31,11 +34,17 @@ class ChapterSummary:
 
 @dataclass(frozen=True)
 class Summary:
-    """A summary of `document`."""
+    """A summary of `document`; `locations` are its pages."""
 
     document: str
     chapters: tuple[ChapterSummary, ...]
     method: str
+    locations: tuple[Location, ...] = ()
+
+    @cached_property
+    def citations(self) -> Citations:
+        """How places in the document are cited."""
+        return Citations(self.document, self.locations)
 
     @property
     def sentences(self) -> list[SummarySentence]:
@@ -76,5 +85,4 @@ class Summary:
         return self.document[passage.start : passage.end].strip()
 
     def _sentence(self, sentence: SummarySentence) -> dict[str, Any]:
-        passages = [{**vars(passage), "text": self.quote(passage)} for passage in sentence.passages]
-        return {"text": sentence.text, "passages": passages}
+        return {"text": sentence.text, "passages": self.citations.quote(sentence.passages)}

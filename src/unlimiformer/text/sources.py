@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import codecs
-import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,10 +13,11 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from .file_types import HEAD_BYTES, detect, wide_encoding
+from .document_text import DocumentText, Location
+from .formats import HEAD_BYTES, find_format, iter_plain_file
 
-TextSource: TypeAlias = "str | os.PathLike[str] | Sequence[int] | Tensor | Iterable[str]"
-"""A text, a path, token ids, or an iterable of pieces of text. A plain string is always the text itself."""
+TextSource: TypeAlias = "str | DocumentText | os.PathLike[str] | Sequence[int] | Tensor | Iterable[str]"
+"""A text, perhaps with its pages, a path, token ids, or pieces of text. A plain string is always the text itself."""
 _PIECE_SIZE = 1 << 16
 
 
@@ -33,12 +33,14 @@ def as_token_ids(source: Any) -> Tensor | None:
     return torch.tensor(source, dtype=torch.long) if is_token_ids(source) else None
 
 
-def iter_text(source: str | os.PathLike[str] | Iterable[str]) -> Iterator[str]:
-    """Yield the text of a string, a path object or an iterable in pieces; a file is read as pieces are consumed."""
+def iter_text(source: str | DocumentText | os.PathLike[str] | Iterable[str]) -> Iterator[str]:
+    """The text of a string, a path object or an iterable in pieces; plain text is read as pieces are consumed."""
     if isinstance(source, str):
         return (source[start : start + _PIECE_SIZE] for start in range(0, len(source), _PIECE_SIZE))
     if isinstance(source, os.PathLike):
-        return iter_file(Path(source))
+        return iter_text(open_file(Path(source)))
+    if isinstance(source, DocumentText):
+        return iter_text(source.text)
     if isinstance(source, Mapping) or not isinstance(source, Iterable):
         raise InputError(
             f"the input is of type {type(source).__name__}; expected a text, a path, token ids or pieces of text "
@@ -47,73 +49,46 @@ def iter_text(source: str | os.PathLike[str] | Iterable[str]) -> Iterator[str]:
     return _check_pieces(source)
 
 
-def iter_file(path: Path) -> Iterator[str]:
-    """Yield the text of a UTF-8 file in pieces."""
-    try:
+def open_file(path: Path) -> DocumentText | Iterator[str]:
+    """The text of a file: of plain text in pieces that are read as they are consumed, of other formats as a whole."""
+    with _readable_errors(path):
         with path.open("rb") as file:
-            yield from decode_utf8(iter(lambda: file.read(_PIECE_SIZE), b""), str(path))
+            head = file.read(HEAD_BYTES)
+        found = find_format(head, path.suffix, str(path))
+        return _iter_plain(path) if found is None else found.extract(path.read_bytes(), str(path))
+
+
+def open_source(source: Any) -> Any:
+    """The text of a path object, as `open_file` gives it; any other source as it is."""
+    return open_file(Path(source)) if isinstance(source, os.PathLike) else source
+
+
+def locations_of(source: Any) -> tuple[Location, ...]:
+    """Where the pages of a source begin, if it has pages."""
+    return source.locations if isinstance(source, DocumentText) else ()
+
+
+def read_document(source: TextSource) -> DocumentText:
+    """A source as one text, with its pages."""
+    opened = open_source(source)
+    return opened if isinstance(opened, DocumentText) else DocumentText("".join(iter_text(opened)))
+
+
+def _iter_plain(path: Path) -> Iterator[str]:
+    with _readable_errors(path):
+        yield from iter_plain_file(path)
+
+
+@contextmanager
+def _readable_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
     except FileNotFoundError:
-        raise InputError(f"{path} does not exist; give the path of a text file, or - for standard input") from None
+        raise InputError(f"{path} does not exist; give the path of a document, or - for standard input") from None
     except IsADirectoryError:
-        raise InputError(f"{path} is a folder and not a memory; give the path of a text file") from None
+        raise InputError(f"{path} is a folder and not a memory; give the path of a document") from None
     except PermissionError:
         raise InputError(f"{path} may not be read; check its permissions") from None
-
-
-def decode_utf8(parts: Iterable[bytes], name: str) -> Iterator[str]:
-    """Decode UTF-8 bytes to text with `\\n` line ends and without a byte order mark.
-
-    A file that is not plain text is refused by its first bytes.
-
-    Parameters
-    ----------
-    parts : the bytes, cut anywhere.
-    name : what error messages call the source.
-    """
-    parts = _check_plain_text(iter(parts), name)
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    decoded_bytes, ends_in_return = 0, False
-    for part in parts:
-        pending = len(decoder.getstate()[0])
-        try:
-            text = decoder.decode(part)
-        except UnicodeDecodeError as error:
-            raise _not_utf8(name, decoded_bytes - pending + error.start, error) from None
-        if decoded_bytes == 0:
-            text = text.removeprefix("\ufeff")
-        decoded_bytes += len(part)
-        if ends_in_return:
-            text = "\r" + text
-        ends_in_return = text.endswith("\r")
-        yield (text[:-1] if ends_in_return else text).replace("\r\n", "\n").replace("\r", "\n")
-    try:
-        decoder.decode(b"", final=True)
-    except UnicodeDecodeError as error:
-        raise _not_utf8(name, decoded_bytes - len(error.object) + error.start, error) from None
-    if ends_in_return:
-        yield "\n"
-
-
-def _check_plain_text(parts: Iterator[bytes], name: str) -> Iterator[bytes]:
-    """Return the same bytes after a look at the first ones; raise if they are those of another format."""
-    head = b""
-    while len(head) < HEAD_BYTES and (part := next(parts, None)) is not None:
-        head += part
-    if (file_type := detect(head[:HEAD_BYTES])) is not None:
-        raise InputError(f"{name} is {file_type.name}; only plain text in UTF-8 can be read so far: {file_type.advice}")
-    if (encoding := wide_encoding(head)) is not None:
-        raise InputError(
-            f"{name} is not UTF-8 (byte 0 is {head[0]:#04x}, a byte order mark of {encoding.upper()}); "
-            f"expected text in UTF-8: convert it, for example with: iconv -f {encoding} -t utf-8"
-        )
-    return itertools.chain([head], parts)
-
-
-def _not_utf8(name: str, position: int, error: UnicodeDecodeError) -> InputError:
-    return InputError(
-        f"{name} is not UTF-8 (byte {position} is {error.object[error.start]:#04x}); "
-        "expected text in UTF-8: convert it, for example with: iconv -f latin1 -t utf-8"
-    )
 
 
 def _check_pieces(pieces: Iterable[Any]) -> Iterator[str]:

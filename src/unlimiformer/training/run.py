@@ -67,7 +67,6 @@ def train(
     log : called with each progress message.
     callback : a `TrainerCallback` for the run, for example to display progress.
     """
-    require("accelerate", "train", "training")
     args = _build_arguments(settings, output)
     is_main = args.process_index == 0
     if not is_main:

@@ -15,5 +15,6 @@ def require(module: str, extra: str, purpose: str) -> Any:
     except ImportError as error:
         missing = (error.name or module).partition(".")[0]
         raise MissingPackageError(
-            f"{purpose} needs the package {missing!r}, which is not installed; run: pip install 'unlimiformer[{extra}]'"
+            f"{purpose} needs the package {missing!r}, which is not installed; "
+            f"run: pip install 'unlimiformer-hf[{extra}]'"
         ) from None

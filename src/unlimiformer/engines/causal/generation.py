@@ -23,7 +23,7 @@ from ..answer_end import RepetitionLimit
 from ..base import generation_setting, strip_padding
 from .composed import INSTRUCTION, TOKENS_PER_PART, ComposedAnswer, split_tokens
 from .contexts import ContextChoice, stream_answer
-from .kv_cache import KeysValues, pad_left, read_prefix, slice_prompt
+from .kv_cache import KeysValues, pad_left, read_behind, read_prefix, slice_prompt
 from .prompts import PromptSuffix
 from .row_layout import RowLayout
 from .selection import SelectedTokens, TopBlocks
@@ -194,7 +194,7 @@ class RereadGenerator(DocumentGenerator):
     def _batch(
         self, prompts: list[BuiltPrompt], generation: dict[str, Any]
     ) -> tuple[Tensor, Tensor, DynamicCache | None]:
-        """Token ids and mask of prompts, and a cache of their prefixes, which are the same for many questions."""
+        """Token ids and mask of prompts, and a cache of what of them was read; many questions have the same prefix."""
         engine = self._engine
         use_cache = generation_setting(engine.model, generation, "use_cache", True)
         if not use_cache or min(prompt.prefix_tokens for prompt in prompts) == 0:
@@ -205,7 +205,14 @@ class RereadGenerator(DocumentGenerator):
         read = {
             key: engine.prefix_reader.read(prefix) for key, prefix in dict(zip(keys, prefixes, strict=True)).items()
         }
-        by_layer = [list(rows) for rows in zip(*(read[key] for key in keys), strict=True)]
+        by_prompt = [read[key] for key in keys]
+        if len({len(other) for other in others}) > 1:  # read one by one: in a batch, the shorter ones would be padded
+            by_prompt = [
+                read_behind(engine.decoder, rows, other[:-1]) for rows, other in zip(by_prompt, others, strict=True)
+            ]
+            prefixes = [prompt.ids[:-1] for prompt in prompts]
+            others = [prompt.ids[-1:] for prompt in prompts]
+        by_layer = [list(rows) for rows in zip(*by_prompt, strict=True)]
         return engine.cached_prompts(prefixes, others, by_layer, generation)
 
     def build_prompts(self, query: Query) -> list[BuiltPrompt]:

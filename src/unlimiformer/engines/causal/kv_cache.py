@@ -67,6 +67,17 @@ def read_prefix(decoder: CausalAdapter, prefix: Tensor, first_position: int = 0)
     return [(layer.keys[0], layer.values[0]) for layer in cache.layers]  # type: ignore[union-attr, index]
 
 
+def read_behind(decoder: CausalAdapter, prefix: Sequence[KeysValues], tokens: Tensor) -> list[KeysValues]:
+    """Keys and values (G, m + n, d) of each layer for m tokens that are read already, and n more (n,) behind them."""
+    cache = DynamicCache()
+    for layer, (keys, values) in enumerate(prefix):
+        cache.update(keys[None], values[None], layer)
+    start = prefix[0][0].shape[1]
+    positions = torch.arange(start, start + tokens.shape[0], device=decoder.device)[None]
+    decoder.backbone(tokens[None].to(decoder.device), position_ids=positions, past_key_values=cache, use_cache=True)
+    return [(layer.keys[0], layer.values[0]) for layer in cache.layers]  # type: ignore[union-attr, index]
+
+
 class PrefixReader:
     """Keeps the keys and values of the last prefix, so that every question does not read the same examples again."""
 

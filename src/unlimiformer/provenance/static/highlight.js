@@ -114,7 +114,8 @@ export function renderPassages(provenance, highlight) {
   return createElement("ul", { className: "passages" }, ...provenance.passages.map((passage) => {
     const percent = Math.round(100 * passage.start / provenance.characters), share = Math.round(100 * passage.weight);
     const quote = passage.text.replace(/\s+/g, " ").slice(0, 160);
-    const textContent = `${percent} % into the document, ${share} % of the attention: ${quote}`;
+    const place = passage.location ?? `${percent} % into the document`;
+    const textContent = `${place}, ${share} % of the attention: ${quote}`;
     return createElement("li", {}, createElement("button", { type: "button", textContent, onclick: () => highlight([passage], true) }));
   }));
 }

@@ -3,7 +3,8 @@
 import { SourceView, createElement, renderAnswer, renderPassages } from "./highlight.js";
 
 const byId = (id) => document.getElementById(id);
-const state = { selected: null, answering: null, documents: new Map() };
+// `checked`: ids of documents that are asked together. `turns`: what was asked before about the same documents.
+const state = { selected: null, answering: null, documents: new Map(), checked: new Set(), turns: [], turnsOf: "", started: new Map() };
 const sourceView = new SourceView(byId("text"), byId("strip"));
 
 function showMessage(text, isError = false) {
@@ -95,10 +96,15 @@ function showDocuments(list) {
 }
 
 function createDocumentItem(doc) {
+  const check = createElement("input", { type: "checkbox", title: "Ask together with others", onchange: () => {
+    if (check.checked) state.checked.add(doc.id); else state.checked.delete(doc.id);
+    updateButtons();
+  } });
+  check.setAttribute("aria-label", `Ask ${doc.name} together with others`);
   const select = createElement("button", { className: "select", type: "button", textContent: doc.name, onclick: () => selectDocument(doc) });
   const remove = createElement("button", { type: "button", textContent: "✕", title: "Delete", onclick: () => deleteDocument(doc) });
   remove.setAttribute("aria-label", `Delete ${doc.name}`);
-  return createElement("li", { id: `document-${doc.id}` }, select, remove, createElement("span", { className: "state" }));
+  return createElement("li", { id: `document-${doc.id}` }, check, select, remove, createElement("span", { className: "state" }));
 }
 
 function showDocumentState(element, doc) {
@@ -108,13 +114,28 @@ function showDocumentState(element, doc) {
   else if (doc.of) {
     const bar = createElement("progress", { max: doc.of, value: doc.done });
     bar.setAttribute("aria-label", "Indexing progress");
-    element.replaceChildren(bar, `Indexing ${doc.done.toLocaleString()} of ${doc.of.toLocaleString()} windows`);
+    element.replaceChildren(bar, `Indexing ${doc.done.toLocaleString()} of ${doc.of.toLocaleString()} windows${remainingTime(doc)}`);
   } else element.textContent = "Waiting to be indexed";
+}
+
+// The time that is left, from the windows that were indexed since this page first saw the document.
+function remainingTime(doc) {
+  const now = performance.now();
+  if (!state.started.has(doc.id)) state.started.set(doc.id, { done: doc.done, at: now });
+  const { done, at } = state.started.get(doc.id);
+  if (doc.done - done < 2) return "";
+  const seconds = Math.round((now - at) / 1000 / (doc.done - done) * (doc.of - doc.done));
+  return seconds < 60 ? `, about ${Math.max(1, seconds)} s left` : `, about ${Math.round(seconds / 60)} min left`;
+}
+
+// The documents that the next question is about.
+function askedDocuments() {
+  const checked = [...state.checked].map((id) => state.documents.get(id)).filter(Boolean);
+  return checked.length > 1 ? checked : state.selected ? [state.selected] : [];
 }
 
 async function selectDocument(doc) {
   state.selected = state.documents.get(doc.id) ?? doc;
-  byId("selected-name").textContent = doc.name;
   markSelected();
   updateButtons();
   sourceView.highlight([]);
@@ -131,7 +152,6 @@ function markSelected() {
 function clearSelection() {
   state.selected = null;
   sourceView.setText("");
-  byId("selected-name").textContent = "a document";
 }
 
 async function deleteDocument(doc) {
@@ -156,25 +176,36 @@ function uploadFile(file) {
 // Questions
 
 function updateButtons() {
-  const canAsk = state.selected?.state === "ready" && !state.answering;
-  byId("send").disabled = byId("summary").disabled = !canAsk;
+  const asked = askedDocuments();
+  const canAsk = asked.length > 0 && asked.every((doc) => doc.state === "ready") && !state.answering;
+  byId("send").disabled = !canAsk;
+  byId("summary").disabled = !canAsk || asked.length > 1;
   byId("cancel").hidden = !state.answering;
+  byId("selected-name").textContent = asked.map((doc) => doc.name).join(", ") || "a document";
+  byId("new-conversation").hidden = !state.turns.length;
 }
 
 async function ask(question) {
-  const doc = state.selected, answerElement = createElement("p", { className: "answer" });
+  const documents = askedDocuments(), doc = documents[0], asked = documents.map((item) => item.id).join();
+  if (state.turnsOf !== asked) { state.turns = []; state.turnsOf = asked; }
+  const answerElement = createElement("p", { className: "answer" });
   const item = createElement("li", {}, createElement("p", { className: "question", textContent: question ?? "Summary" }), answerElement);
   byId("answers").prepend(item);
   state.answering = { id: null };
   updateButtons();
   showMessage("Generating …");
   try {
-    const body = JSON.stringify({ question, compare: byId("compare").checked });
-    const response = await request(`/api/documents/${doc.id}/answers`, { method: "POST", body, headers: JSON_HEADERS });
+    const turns = state.turns.slice(-1), several = documents.length > 1;
+    const fields = several ? { documents: documents.map((item) => item.id), question, turns } : { question, turns, compare: byId("compare").checked };
+    const path = several ? "/api/answers" : `/api/documents/${doc.id}/answers`;
+    const response = await request(path, { method: "POST", body: JSON.stringify(fields), headers: JSON_HEADERS });
     for await (const { kind, content } of readEvents(response)) {
       if (kind === "asked") state.answering.id = content.id;
       else if (kind === "text") answerElement.textContent += content;
-      else if (kind === "done") showAnswer(item, answerElement, content, doc);
+      else if (kind === "done") {
+        showAnswer(item, answerElement, content, doc);
+        if (question !== null) state.turns.push({ question: content.question ?? question, answer: content.text });
+      }
       else throw new Error(content);
     }
   } catch (error) { showMessage(error.message, true); if (!answerElement.textContent) answerElement.textContent = "–"; }
@@ -183,17 +214,48 @@ async function ask(question) {
 }
 
 function showAnswer(item, answerElement, answer, doc) {
+  if (answer.question) answerElement.before(createElement("p", { className: "understood", textContent: answer.question }));
   showMessage(answer.stopped ? `Stopped: ${answer.stopped}` : `Answered in ${answer.seconds.toFixed(1)} s`);
-  const provenance = answer.provenance, highlight = (passages, jump) => highlightInDocument(doc, passages, jump);
+  const provenance = answer.provenance, highlight = (passages, jump) => highlightPassages(answer, doc, passages, jump);
+  item.append(renderTools(item.querySelector(".question").textContent, answer, doc));
   answerElement.replaceChildren(...(provenance?.sentences ? renderAnswer(provenance, highlight) : [answer.text]));
   if (answer.truncated !== null) item.append(createElement("p", { className: "truncated", textContent: `Truncated: ${answer.truncated}` }));
   if (!provenance) return;
-  const drawHistogram = () => { if (state.selected?.id === doc.id) sourceView.drawHistogram(provenance.histogram); };
+  const isSingle = !answer.documents?.length;
+  const drawHistogram = () => { if (isSingle && state.selected?.id === doc.id) sourceView.drawHistogram(provenance.histogram); };
   item.addEventListener("focusin", drawHistogram);
   item.addEventListener("pointerenter", drawHistogram);
   item.append(renderPassages(provenance, highlight));
   drawHistogram();
-  if (state.selected?.id === doc.id) sourceView.highlight(provenance.passages.slice(0, 1), true);
+  highlight(provenance.passages.slice(0, 1), !isSingle || state.selected?.id === doc.id);
+}
+
+// Passages of several documents are counted through all of them; the first one decides which document is shown.
+function highlightPassages(answer, doc, passages, jump) {
+  if (!answer.documents?.length || !passages.length) return highlightInDocument(doc, passages, jump);
+  const places = answer.documents, of = (passage) => places.findLast((place) => place.start <= passage.start);
+  const place = of(passages[0]), shown = passages.filter((passage) => of(passage) === place);
+  const moved = shown.map((passage) => ({ ...passage, start: passage.start - place.start, end: passage.end - place.start }));
+  return highlightInDocument({ id: place.id, ...state.documents.get(place.id) }, moved, jump);
+}
+
+// An answer with its sources, as Markdown.
+function asMarkdown(question, answer, doc) {
+  const sources = (answer.provenance?.passages ?? []).map((passage, index) => {
+    const place = passage.location ?? `${Math.round(100 * passage.start / answer.provenance.characters)} % into the document`;
+    return `${index + 1}. ${answer.documents?.length ? "" : `${doc.name}, `}${place}: “${passage.text.replace(/\s+/g, " ").trim()}”`;
+  });
+  return `**${question}**\n\n${answer.text}\n${sources.length ? `\nSources:\n\n${sources.join("\n")}\n` : ""}`;
+}
+
+function renderTools(question, answer, doc) {
+  const text = asMarkdown(question, answer, doc);
+  const copy = createElement("button", { type: "button", textContent: "Copy", onclick: async () => {
+    try { await navigator.clipboard.writeText(text); showMessage("Copied with its sources"); } catch (error) { showMessage(error.message, true); }
+  } });
+  const href = `data:text/markdown;charset=utf-8,${encodeURIComponent(text)}`;
+  const link = createElement("a", { textContent: "Download", download: "answer.md", href });
+  return createElement("p", { className: "tools" }, copy, link);
 }
 
 async function highlightInDocument(doc, passages, jump) {
@@ -207,7 +269,11 @@ async function highlightInDocument(doc, passages, jump) {
 
 // User input
 
-byId("file").onchange = () => { if (byId("file").files.length) uploadFile(byId("file").files[0]); byId("file").value = ""; };
+byId("file").onchange = async () => {
+  for (const file of [...byId("file").files]) await uploadFile(file);
+  byId("file").value = "";
+};
+byId("new-conversation").onclick = () => { state.turns = []; updateButtons(); };
 for (const kind of ["dragenter", "dragover"]) {
   document.addEventListener(kind, (event) => { event.preventDefault(); byId("drop").classList.add("dragging"); });
 }
@@ -215,7 +281,8 @@ document.addEventListener("dragleave", (event) => { if (!event.relatedTarget) by
 document.addEventListener("drop", (event) => {
   event.preventDefault();
   byId("drop").classList.remove("dragging");
-  for (const file of event.dataTransfer.files) uploadFile(file);
+  const files = [...event.dataTransfer.files];
+  (async () => { for (const file of files) await uploadFile(file); })();
 });
 byId("paste").onsubmit = (event) => {
   event.preventDefault();
