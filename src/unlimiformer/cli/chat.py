@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 
+from ..errors import InputError
 from .ask import show_answer
 from .console import messages, progress_bar
 from .loading import open_wrapped
@@ -28,8 +29,6 @@ def command(
     """
     require_at_least(0, passages=passages)
     if file == "-":
-        from ..errors import InputError
-
         raise InputError("the document is standard input, from which questions are read; expected a file or a memory")
     source, wrapped = open_wrapped(file, model, settings, device)
     from ..qa import Conversation, DocumentQA, QuestionFormat

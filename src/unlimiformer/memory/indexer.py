@@ -17,7 +17,7 @@ from ..adapters.base import input_device, module_dtype
 from ..config import UnlimiformerConfig
 from ..datastore import DTYPES, ExactStore
 from ..errors import InputError, MemoryMismatchError
-from ..text.document_text import Location
+from ..text.document_text import Location, move_locations
 from ..text.sources import TextSource, as_token_ids, iter_text, locations_of, open_source
 from ..text.tokenization import Tokens, prefix_token_ids, stream_tokens
 from ..text.windows import WindowSpec
@@ -359,5 +359,5 @@ def _join_texts(earlier: Memory, text: TextSource) -> tuple[Iterator[str], tuple
     before = earlier.text
     line_end = "" if before[-1:].isspace() else "\n"
     start = len(before) + len(line_end)
-    later = tuple(replace(location, start=start + location.start) for location in locations_of(text))
+    later = move_locations(locations_of(text), start)
     return chain(iter_text(before), [line_end], iter_text(text)), (*earlier.locations, *later)  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ import torch
 
 from ..datastore import ExactStore
 from ..errors import InputError
-from ..text.document_text import Location
+from ..text.document_text import Location, move_locations
 from .memory import Memory
 
 _SEPARATOR = "\n\n"
@@ -40,8 +40,7 @@ def join_memories(memories: Sequence[Memory], names: Sequence[str]) -> Memory:
         if not memory.locations or memory.locations[0].start > 0:
             locations.append(Location(start, name))
         locations += [
-            replace(location, start=start + location.start, label=f"{name}, {location.label}")
-            for location in memory.locations
+            replace(location, label=f"{name}, {location.label}") for location in move_locations(memory.locations, start)
         ]
 
     def rows(parts: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -80,28 +80,19 @@ class ChatService:
         """Answer the last message of a chat; `on_progress` is called while a new document is indexed."""
         request = self._read(messages)
         if not request.documents:
-            prompt = self._render(messages)
-            return self._generate(prompt, sampling, on_text, cancelled)
+            return self.complete(self._render(messages), sampling, on_text, cancelled)
         content = request.document
         memory = self._stored_memory(content, cancelled, on_progress)
         if memory is None:
             memory = self._memories.get(content, cancelled, on_progress)
         return self._answer_from(memory, request, sampling, on_text, cancelled)
 
-    def complete(
-        self, prompt: str, sampling: Sampling, on_text: Callable[[str], None], cancelled: threading.Event
-    ) -> ChatAnswer:
-        """Continue a text of any length, as the wrapped model's own `generate` does."""
-        return self._generate(prompt, sampling, on_text, cancelled)
-
     def _stored_memory(
         self, content: DocumentText, cancelled: threading.Event, on_progress: Callable[[int, int], None]
     ) -> Memory | None:
         """The memory of an uploaded document with the same text, once it is indexed; None if there is none."""
         worker = self._worker
-        for document in worker.documents.all():
-            if document.characters != len(content.text) or worker.documents.read_text(document) != content.text:
-                continue
+        for document in worker.documents.find_by_text(content.text):
             current: StoredDocument | None = document
             while current is not None and current.state in ("waiting", "reading"):
                 if cancelled.wait(_POLL_SECONDS):
@@ -152,9 +143,10 @@ class ChatService:
         reason = "length" if count >= longest else "stop"
         return ChatAnswer(text, len(memory) + asked, count, reason, answer.quotes(3))
 
-    def _generate(
+    def complete(
         self, prompt: str, sampling: Sampling, on_text: Callable[[str], None], cancelled: threading.Event
     ) -> ChatAnswer:
+        """Continue a text of any length, as the wrapped model's own `generate` does."""
         worker, wrapped = self._worker, self._wrapped
         longest = min(sampling.max_tokens or worker.limits.new_tokens, worker.limits.new_tokens)
         strings = StopStrings(sampling.stop, on_text, cancelled)

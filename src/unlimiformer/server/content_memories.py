@@ -9,6 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from ..errors import MemoryMismatchError
+from ..memory.encode import Progress
 from ..memory.memory import Memory
 from ..model import Unlimiformer
 from ..text.document_text import DocumentText, locations_to_json
@@ -74,10 +75,7 @@ class ContentMemories:
         folder = self._folder / name
         folder.parent.mkdir(parents=True, exist_ok=True)
         with self._model_lock.for_indexing():
-            try:
-                return self._wrapped.index(content, folder=folder, progress=report)
-            except MemoryMismatchError:
-                return self._wrapped.index(content, folder=folder, progress=report, overwrite=True)
+            return index_or_replace(self._wrapped, content, folder, report)
 
     def _prune(self) -> None:
         """Remove the memories that were not used for longest."""
@@ -91,6 +89,14 @@ class ContentMemories:
             others.sort(key=lambda path: path.stat().st_mtime)
             for path in others[: max(0, len(others) + len(kept) - self._most)]:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def index_or_replace(wrapped: Unlimiformer, content: DocumentText, folder: Path, progress: Progress) -> Memory:
+    """Index a document; continue an unfinished memory, and replace one that another model or other settings made."""
+    try:
+        return wrapped.index(content, folder=folder, progress=progress)
+    except MemoryMismatchError:
+        return wrapped.index(content, folder=folder, progress=progress, overwrite=True)
 
 
 def _digest(content: DocumentText) -> str:

@@ -62,6 +62,11 @@ class DocumentStore:
         with self._lock:
             return self._documents.get(document_id)
 
+    def find_by_text(self, text: str) -> list[StoredDocument]:
+        """Return the documents with exactly this text, oldest first."""
+        same_size = [document for document in self.all() if document.characters == len(text)]
+        return [document for document in same_size if self.read_text(document) == text]
+
     def add(self, name: str, content: DocumentText) -> StoredDocument:
         """Store a new document completely, or not at all if the disk refuses.
 

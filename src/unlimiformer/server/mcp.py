@@ -14,7 +14,7 @@ from .. import __version__
 from ..errors import UnlimiformerError
 from ..provenance.evidence import EvidenceSearch
 from ..summaries.base import summary_tokens
-from ..text.document_text import DocumentText
+from ..text.citations import Citations
 from ..text.sources import read_document
 from .documents import StoredDocument
 from .worker import BackgroundWorker
@@ -93,9 +93,8 @@ class _Library:
         if not content.text.strip():
             raise ToolError(f"{path} is empty; expected a text")
         documents = self._worker.documents
-        for document in documents.all():
-            if document.characters == len(content.text) and documents.read_text(document) == content.text:
-                return document
+        if stored := documents.find_by_text(content.text):
+            return stored[0]
         limit = self._worker.limits.documents
         if len(documents.all()) >= limit:
             raise ToolError(f"there are already {limit} documents, which is the limit; delete one")
@@ -126,13 +125,7 @@ class _Library:
         content = self._worker.documents.content(document)
         found = EvidenceSearch(content.text).find(words, [(0, len(content.text))], max(1, min(count, 20)))
         passages = sorted(found, key=lambda passage: passage.start)
-        return _quotes(_citations(content).quote(passages))
-
-
-def _citations(content: DocumentText) -> Any:
-    from ..text.citations import Citations
-
-    return Citations(content.text, content.locations)
+        return _quotes(Citations(content.text, content.locations).quote(passages))
 
 
 async def _run(worker: BackgroundWorker, document: StoredDocument, question: str | None, tokens: int | None) -> Any:

@@ -19,7 +19,7 @@ from ..text.document_text import DocumentText
 from .chat import ChatAnswer, ChatService
 from .documents import StoredDocument
 from .openai_schemas import ChatBody, ChatMessage, CompletionBody, GenerationBody
-from .routes import Answers, Worker, read_upload, store_document
+from .routes import Answers, Worker, read_upload, start_answer, store_document
 from .streaming import AnswerStream
 
 router = APIRouter(prefix="/v1", dependencies=[Depends(HTTPBearer(auto_error=False))], tags=["OpenAI's protocol"])
@@ -36,8 +36,12 @@ Chat = Annotated[ChatService, Depends(_get_chat)]
 
 def error_response(status: int, message: str) -> JSONResponse:
     """An error as the clients of this protocol expect it."""
+    return JSONResponse(_error(status, message), status)
+
+
+def _error(status: int, message: str) -> dict[str, Any]:
     kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
-    return JSONResponse({"error": {"message": message, "type": kind, "param": None, "code": None}}, status)
+    return {"error": {"message": message, "type": kind, "param": None, "code": None}}
 
 
 @router.get("/models")
@@ -68,11 +72,8 @@ async def complete_chat(body: ChatBody, request: Request, chat: Chat, worker: Wo
 
 
 @router.post("/completions")
-async def complete_text(
-    body: CompletionBody, request: Request, chat: Chat, worker: Worker, answers: Answers
-) -> Response:
+async def complete_text(body: CompletionBody, request: Request, chat: Chat, answers: Answers) -> Response:
     """Continue a text of any length."""
-    del worker
     _check_model(body.model, request)
     body.check_supported()
     prompt, sampling = body.text, body.sampling()
@@ -123,16 +124,12 @@ async def _respond(
     answers: dict[str, AnswerStream],
     kind: str,
 ) -> Response:
-    limit = request.app.state.worker.limits.waiting
-    if len(answers) >= limit:
-        raise HTTPException(429, f"{limit} answers are being generated or are queued; ask again later")
-    stream = AnswerStream(generate, on_end=lambda ended: answers.pop(ended.id, None))
-    answers[stream.id] = stream
-    stream.start()
-    answer_id = f"{'chatcmpl' if kind.startswith('chat') else 'cmpl'}-{secrets.token_hex(12)}"
+    stream = start_answer(generate, answers, request.app.state.worker.limits)
+    is_chat = kind.startswith("chat")
+    answer_id = f"{'chatcmpl' if is_chat else 'cmpl'}-{secrets.token_hex(12)}"
     head = {"id": answer_id, "created": int(time.time()), "model": body.model}
     if body.stream:
-        events = _events(stream, request, {**head, "object": kind.removesuffix("completion") + _chunk(kind)}, body)
+        events = _events(stream, request, {**head, "object": f"{kind}.chunk" if is_chat else kind}, body)
         return StreamingResponse(events, media_type="text/event-stream")
     async for event, content in stream.items(request):
         if event == "done":
@@ -167,12 +164,8 @@ async def _events(
             if body.includes_usage:
                 yield _data({**head, "choices": [], "usage": _usage(content)})
         else:
-            yield _data({"error": {"message": str(content), "type": "server_error", "param": None, "code": None}})
+            yield _data(_error(500, str(content)))
     yield "data: [DONE]\n\n"
-
-
-def _chunk(kind: str) -> str:
-    return "completion.chunk" if kind.startswith("chat") else "completion"
 
 
 def _data(content: Any) -> str:

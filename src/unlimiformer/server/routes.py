@@ -3,7 +3,7 @@
 The application's state holds what they need: `worker`, `model_name`, and `answers` by id while they are generated.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
 from pathlib import Path, PurePath
 from typing import Annotated, Any
@@ -20,6 +20,7 @@ from ..text.document_text import DocumentText
 from ..text.formats import extract
 from .answers import ServedAnswer
 from .documents import StoredDocument
+from .limits import Limits
 from .schemas import PastedText, Question, QuestionAboutSeveral
 from .streaming import AnswerStream, format_event, iter_changes
 from .worker import BackgroundWorker
@@ -34,6 +35,11 @@ _FILES = {
 }
 _EVENTS = "text/event-stream"
 _NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"description": "no such document"}}
+_NOT_ANSWERED: dict[int | str, dict[str, Any]] = {
+    **_NOT_FOUND,
+    409: {"description": "a document is not ready"},
+    429: {"description": "too many questions are waiting"},
+}
 _REFUSED: dict[int | str, dict[str, Any]] = {
     409: {"description": "too many documents"},
     413: {"description": "too large"},
@@ -146,14 +152,7 @@ def stream_progress(worker: Worker) -> StreamingResponse:
     return StreamingResponse(events(), media_type=_EVENTS)
 
 
-@api.post(
-    "/documents/{document_id}/answers",
-    responses={
-        **_NOT_FOUND,
-        409: {"description": "the document is not ready"},
-        429: {"description": "too many questions are waiting"},
-    },
-)
+@api.post("/documents/{document_id}/answers", responses=_NOT_ANSWERED)
 async def ask(
     document: Document, body: Question, request: Request, worker: Worker, answers: Answers
 ) -> StreamingResponse:
@@ -161,14 +160,7 @@ async def ask(
     return _stream_answer([document], body.question, body, request, worker, answers, compare=body.compare)
 
 
-@api.post(
-    "/answers",
-    responses={
-        **_NOT_FOUND,
-        409: {"description": "a document is not ready"},
-        429: {"description": "too many questions are waiting"},
-    },
-)
+@api.post("/answers", responses=_NOT_ANSWERED)
 async def ask_several(
     body: QuestionAboutSeveral, request: Request, worker: Worker, answers: Answers
 ) -> StreamingResponse:
@@ -218,17 +210,24 @@ def _stream_answer(
             raise HTTPException(
                 409, f"{document.name} is not indexed (its state is {document.state}); wait until it is ready"
             )
-    if len(answers) >= limits.waiting:
-        raise HTTPException(429, "too many questions are waiting; ask again later", {"Retry-After": "5"})
     options |= {"new_tokens": body.new_tokens, "turns": [Turn(turn.question, turn.answer) for turn in body.turns]}
 
     def generate(stream: AnswerStream) -> ServedAnswer:
         return worker.answer(documents, question, stream.put_text, stream.cancelled, **options)
 
+    return StreamingResponse(start_answer(generate, answers, limits).events(request), media_type=_EVENTS)
+
+
+def start_answer(
+    generate: Callable[[AnswerStream], Any], answers: dict[str, AnswerStream], limits: Limits
+) -> AnswerStream:
+    """Start to generate an answer, which is one of `answers` until it ends; refuse it if there are too many."""
+    if len(answers) >= limits.waiting:
+        raise HTTPException(429, "too many questions are waiting; ask again later", {"Retry-After": "5"})
     stream = AnswerStream(generate, on_end=lambda ended: answers.pop(ended.id, None))
     answers[stream.id] = stream
     stream.start()
-    return StreamingResponse(stream.events(request), media_type=_EVENTS)
+    return stream
 
 
 def read_upload(file: UploadFile, worker: BackgroundWorker) -> tuple[str, DocumentText]:

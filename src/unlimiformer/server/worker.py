@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..engines.answer_end import answer_tokens
-from ..errors import MemoryMismatchError, StorageError, UnlimiformerError
+from ..errors import StorageError, UnlimiformerError
 from ..memory.join import document_starts, join_memories
 from ..memory.memory import Memory
 from ..model import Unlimiformer
@@ -25,6 +25,7 @@ from ..qa.conversation import standalone_question
 from ..summaries import summary_words
 from ..text.questions import asks_for_summary, is_broad
 from .answers import CallbackStreamer, ServedAnswer, StopSignal
+from .content_memories import index_or_replace
 from .documents import DocumentStore, StoredDocument
 from .limits import Limits
 from .priority_lock import CancelledError, PriorityLock
@@ -332,7 +333,8 @@ class BackgroundWorker:
                 if self.documents.get(document.id) is None:
                     return
                 self._progress.pop(document.id, None)
-                memory = self._build_memory(document, on_progress)
+                content, folder = self.documents.content(document), self.documents.memory_path(document)
+                memory = index_or_replace(self.wrapped, content, folder, on_progress)
                 self._close_memory(document)  # an older one, of another model
             self.documents.update(document.id, state="ready", tokens=len(memory))
         except CancelledError:
@@ -340,11 +342,3 @@ class BackgroundWorker:
         finally:
             if self.documents.get(document.id) is None:  # removed meanwhile; its folder was created again
                 shutil.rmtree(self.documents.memory_path(document).parent, ignore_errors=True)
-
-    def _build_memory(self, document: StoredDocument, on_progress: Callable[[int, int], None]) -> Memory:
-        """Continue an unfinished memory; replace one that another model or other settings made."""
-        content, folder = self.documents.content(document), self.documents.memory_path(document)
-        try:
-            return self.wrapped.index(content, folder=folder, progress=on_progress)
-        except MemoryMismatchError:
-            return self.wrapped.index(content, folder=folder, progress=on_progress, overwrite=True)

@@ -24,13 +24,17 @@ class DocumentText:
 
     def behind(self, beginning: str) -> DocumentText:
         """This text with another one before it."""
-        moved = (replace(location, start=location.start + len(beginning)) for location in self.locations)
-        return DocumentText(beginning + self.text, tuple(moved))
+        return DocumentText(beginning + self.text, move_locations(self.locations, len(beginning)))
 
     def before(self, other: DocumentText) -> DocumentText:
         """This text, an empty line, and another text."""
         behind = other.behind(f"{self.text}\n\n")
         return DocumentText(behind.text, (*self.locations, *behind.locations))
+
+
+def move_locations(locations: tuple[Location, ...], characters: int) -> tuple[Location, ...]:
+    """The locations of a text that stands so many characters further behind."""
+    return tuple(replace(location, start=location.start + characters) for location in locations)
 
 
 def location_at(locations: tuple[Location, ...], start: int) -> str | None:
