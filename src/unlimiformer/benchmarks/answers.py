@@ -83,13 +83,7 @@ class QuestionSample:
             rows = [{**row, "questions": self._sample(row, number)} for number, row in enumerate(rows)]
         rows = [join_documents(rows)] if self.one_book else rows
         lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        if target.exists() and target.read_text(encoding="utf-8") != lines:
-            raise InputError(
-                f"{target} holds other questions, of another seed, number or file; repeat the first command to "
-                "continue it, or give another folder"
-            )
-        target.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(target, lines)
+        write_sample(target, lines, "questions, of another seed, number or file")
 
     def _sample(self, row: dict[str, Any], number: int) -> list[dict[str, Any]]:
         questions = row["questions"]
@@ -123,11 +117,10 @@ def run(
     progress: Progress = lambda done, of: None,
 ) -> list[AnswersRow]:
     """Answer the questions of every file with every method, and write the table and all answers to the folder."""
-    if unknown := [method for method in methods if method not in METHODS]:
-        raise InputError(f"no method {unknown[0]!r}; expected some of: {', '.join(METHODS)}")
+    check_methods(methods)
     rows: list[AnswersRow] = []
     for file in files:
-        place = folder / _name(file, sample)
+        place = folder / (data_name(file) + ("-one-book" if sample.one_book else ""))
         sample.write(file, place / QUESTIONS)
         for method in methods:
             log(f"{place.name}: {method}")
@@ -143,6 +136,27 @@ def run(
         rows += summarize(place, methods, model)
         write_tables(rows, folder)
     return rows
+
+
+def check_methods(methods: Sequence[str]) -> None:
+    """Raise `InputError` for a method that there is not."""
+    if unknown := [method for method in methods if method not in METHODS]:
+        raise InputError(f"no method {unknown[0]!r}; expected some of: {', '.join(METHODS)}")
+
+
+def write_sample(target: Path, lines: str, others: str) -> None:
+    """Write what is asked to a JSONL file; refuse if it exists with other lines, which a message calls `others`."""
+    if target.exists() and target.read_text(encoding="utf-8") != lines:
+        raise InputError(
+            f"{target} holds other {others}; repeat the first command to continue it, or give another folder"
+        )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write(target, lines)
+
+
+def data_name(file: Path) -> str:
+    """Folder of a file's runs: the names of its folder and of itself."""
+    return f"{file.absolute().parent.name}-{file.stem}"
 
 
 def summarize(place: Path, methods: Sequence[str], model: str) -> list[AnswersRow]:
@@ -216,12 +230,6 @@ def _answer_lines(rows: Sequence[AnswersRow], folder: Path) -> Iterator[dict[str
                 "evidence": answer.get("evidence"),
                 "seconds": round(answer["seconds"], 2),
             }
-
-
-def _name(file: Path, sample: QuestionSample) -> str:
-    """Folder of a file's runs: the names of its folder and of itself."""
-    name = f"{file.absolute().parent.name}-{file.stem}"
-    return f"{name}-one-book" if sample.one_book else name
 
 
 def _is_short(predictions: Sequence[dict[str, Any]]) -> bool:

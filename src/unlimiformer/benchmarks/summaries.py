@@ -14,7 +14,7 @@ from typing import Any
 
 from ..engines.answer_end import loop_start
 from ..errors import InputError
-from ..evaluation import METHODS, EvaluationSettings, Result, compare, evaluate
+from ..evaluation import EvaluationSettings, Result, compare, evaluate
 from ..evaluation.metrics import EntityRecall
 from ..evaluation.run import PREDICTIONS
 from ..memory.encode import Progress
@@ -23,7 +23,7 @@ from ..text.questions import asks_for_summary
 from ..utils.csv_text import to_csv
 from ..utils.files import atomic_write
 from ..utils.jsonl import read_rows
-from .answers import QUESTIONS, TABLE, read_documents
+from .answers import QUESTIONS, TABLE, check_methods, data_name, read_documents, write_sample
 
 SUMMARIES = "summaries.csv"
 _METRICS = ("rouge", "entities")
@@ -74,11 +74,10 @@ def run(
     progress: Progress = lambda done, of: None,
 ) -> list[SummariesRow]:
     """Summarise the documents of every file with every method, and write the table and all summaries to the folder."""
-    if unknown := [method for method in methods if method not in METHODS]:
-        raise InputError(f"no method {unknown[0]!r}; expected some of: {', '.join(METHODS)}")
+    check_methods(methods)
     rows: list[SummariesRow] = []
     for file in files:
-        place = folder / f"{file.absolute().parent.name}-{file.stem}"
+        place = folder / data_name(file)
         write_requests(file, place / QUESTIONS, documents)
         for method in methods:
             log(f"{place.name}: {method}")
@@ -113,13 +112,7 @@ def write_requests(source: Path, target: Path, documents: int | None) -> None:
         raise InputError(
             f'{source} has no document with a "summary", or with a question such as "What is the plot of the story?"'
         )
-    content = "".join(f"{line}\n" for line in lines[:documents])
-    if target.exists() and target.read_text(encoding="utf-8") != content:
-        raise InputError(
-            f"{target} holds other documents; repeat the first command to continue it, or give another folder"
-        )
-    target.parent.mkdir(parents=True, exist_ok=True)
-    atomic_write(target, content)
+    write_sample(target, "".join(f"{line}\n" for line in lines[:documents]), "documents")
 
 
 def supported_share(sentences: Sequence[dict[str, Any]], find_entities: Callable[[str], set[str]]) -> float | None:
