@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from .. import __version__
 from ..config import UnlimiformerConfig
 from ..errors import InputError
 from ..hub.loading import load_on
@@ -43,7 +44,7 @@ SETTINGS, PREDICTIONS = "settings.json", "predictions.jsonl"
 SUBMISSION = "submission.json"
 """Answers by the ids of their items, as leaderboards take them; written for a dataset that has ids."""
 _LEFT_BY_FAILED_START = {f"{PREDICTIONS}.lock", f"{SETTINGS}.part"}
-_PACKAGES = ("unlimiformer", "torch", "transformers", "rouge-score", "bert-score", "spacy")
+_PACKAGES = ("torch", "transformers", "rouge-score", "bert-score", "spacy")
 _NOT_IN_IDENTITY = ("device", "strict", "metrics", "entity_model", "bertscore_model", "bertscore_layer", "generation")
 """Settings that do not change the answers: a run may continue with other values. Those of `generation` are added."""
 
@@ -132,7 +133,11 @@ class Evaluation:
         The batches are those of a run that was never stopped: one with a missing answer is answered as a whole.
         """
         answering = self._load_model(run)
-        versions = {"python": platform.python_version(), **dict(_installed_versions())}
+        versions = {
+            "python": platform.python_version(),
+            "unlimiformer": __version__,
+            **dict(_installed_versions()),
+        }
         run.note("made_by", {"versions": versions, "peak_bytes": peak_memory()})
         size = self.settings.batch_size if answering.batched else 1
         batches = [(seed, batch) for seed in self.settings.seeds for batch in _split(self.items, size)]
