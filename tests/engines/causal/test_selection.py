@@ -59,7 +59,7 @@ class _FixedScores:
 
 def _selector(u, scores, tokenizer, size=8):
     splitter, tokenize = PassageSplitter(tokenizer, size), u.engine.template.question_ids
-    return PassageSelector(_FixedScores(scores), u.engine.layout, 8, splitter, tokenize)
+    return PassageSelector(_FixedScores(scores), u.engine.layout_of, 8, splitter, tokenize)
 
 
 def _suffix(tokenizer, question):
