@@ -26,16 +26,18 @@ RANKING = [(2, 1), (0, 3), (1, 0), (2, 2), (0, 0), (1, 3), (0, 1), (1, 2), (0, 2
 def test_the_best_heads_in_the_first_layers_score(monkeypatch):
     monkeypatch.setattr(engine, "retrieval_heads", lambda *_: RANKING)
     wrapped = Unlimiformer(tiny_decoder("llama"), block=8, top_k=32)
-    assert set(wrapped.engine.rank_heads()) == {(0, 0), (0, 1), (0, 3), (1, 0), (1, 2), (1, 3)}
-    assert sorted(wrapped.engine.layout.columns) == [0, 1], "the last layer is not computed for a memory"
+    assert wrapped.engine.rank_heads() == [(0, 0), (0, 1)]
+    assert sorted(wrapped.engine.layout.columns) == [0], "the other layers are not computed for a memory"
+    others = Unlimiformer(tiny_decoder("llama"), block=8, top_k=32, selection="blocks")
+    assert set(others.engine.rank_heads()) == set(RANKING[:8])
 
 
 def test_a_memory_with_the_keys_of_more_heads_is_read(monkeypatch, tokenizer):
     """An earlier version stored the keys of all of the best heads."""
     monkeypatch.setattr(engine, "retrieval_heads", lambda *_: RANKING)
     text, memories = " ".join(f"w{word % 90}" for word in range(200)), []
-    for number in (8, 6):
-        monkeypatch.setattr(engine, "_SCORING_HEADS", number)
+    for number in (8, 2):
+        monkeypatch.setattr(engine, "_EARLIEST_HEADS", number)
         with Unlimiformer(tiny_decoder("llama"), tokenizer, block=8, top_k=32, window=48) as u:
             memories.append(u.index(text))
     with Unlimiformer(tiny_decoder("llama"), tokenizer, block=8, top_k=32, window=48) as u:
