@@ -209,7 +209,7 @@ def test_as_json(scribe):
 
 
 def test_unknown_methods_and_token_ids_are_refused(scribe):
-    with pytest.raises(UnlimiformerError, match="expected one of: direct, hierarchical, grounded, leading"):
+    with pytest.raises(UnlimiformerError, match="expected one of: direct, hierarchical, grounded, extractive, leading"):
         scribe().wrapped.summarize("A text of words.", method="magic")
     with pytest.raises(UnlimiformerError, match="expected a text"):
         scribe().wrapped.summarize([1, 2, 3])

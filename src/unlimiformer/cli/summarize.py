@@ -34,7 +34,9 @@ def command(
     by_chapter: Annotated[bool, typer.Option("--by-chapter", help="Summarise every chapter on its own.")] = False,
     method: Annotated[
         str | None,
-        typer.Option(help="direct, hierarchical, grounded or leading; default: what is best for the model."),
+        typer.Option(
+            help="direct, hierarchical, grounded, extractive or leading; default: what is best for the model."
+        ),
     ] = None,
     model: Model = DEFAULT_MODEL,
     device: Device = None,

@@ -5,13 +5,14 @@ from ..engines.question_format import QuestionFormat
 from ..errors import InputError
 from .base import Summarizer, SummaryRequest, summary_tokens, summary_words
 from .direct import Direct
+from .extractive import Extractive
 from .grounded import Grounded
 from .hierarchical import Hierarchical
 from .leading import LeadingSentences
 from .summary import ChapterSummary, Summary, SummarySentence
 
 METHODS: dict[str, type[Summarizer]] = {
-    summarizer.name: summarizer for summarizer in (Direct, Hierarchical, Grounded, LeadingSentences)
+    summarizer.name: summarizer for summarizer in (Direct, Hierarchical, Grounded, Extractive, LeadingSentences)
 }
 _DEFAULTS = {"encoder-decoder": "direct", "decoder-only": "grounded"}
 
