@@ -131,25 +131,18 @@ def stream_document_progress(document: Document, worker: Worker) -> StreamingRes
         current = worker.documents.get(document.id)
         return None if current is None else _with_progress(worker, current)
 
-    async def events() -> AsyncIterator[str]:
-        async for state in iter_changes(get_state):
-            yield format_event("progress", state)
-            if state["state"] in ("ready", "failed"):
-                return
-        yield format_event("removed", {})
+    def is_last(state: dict[str, Any]) -> bool:
+        return state["state"] not in UNFINISHED
 
-    return StreamingResponse(events(), media_type=_EVENTS)
+    events = iter_events("progress", get_state, worker.documents.changes, is_last)
+    return StreamingResponse(events, media_type=_EVENTS)
 
 
 @api.get("/progress")
-def stream_progress(worker: Worker) -> StreamingResponse:
+def stream_progress(request: Request, worker: Worker) -> StreamingResponse:
     """Stream events without an end: all documents with their progress, whenever one of them changes."""
-
-    async def events() -> AsyncIterator[str]:
-        async for state in iter_changes(lambda: [_with_progress(worker, item) for item in worker.documents.all()]):
-            yield format_event("documents", state)
-
-    return StreamingResponse(events(), media_type=_EVENTS)
+    get_state = request.app.state.all_documents
+    return StreamingResponse(iter_events("documents", get_state, worker.documents.changes), media_type=_EVENTS)
 
 
 @api.post("/documents/{document_id}/answers", responses=_NOT_ANSWERED)
