@@ -47,7 +47,8 @@ class BackgroundIndexer:
         self._wake_up, self._closing = threading.Event(), threading.Event()
         self._current: StoredDocument | None = None
         self._thread: threading.Thread | None = None
-        self._restarts, self._error = 0, None
+        self._restarts = 0
+        self._error: str | None = None
         self._death: BaseException | None = None
         self._supervisor = threading.Thread(target=self._supervise, name="indexing supervisor", daemon=True)
         self._supervisor.start()
