@@ -31,3 +31,7 @@ class RunningServer:
     def stop(self) -> None:
         self._server.should_exit = True
         self._thread.join()
+
+    def connections(self) -> int:
+        """Number of open connections."""
+        return len(self._server.server_state.connections)
