@@ -75,7 +75,7 @@ def test_metadata_that_are_missing_or_a_folder(two, missing):
 
 
 def test_a_damaged_text_hides_no_other(two):
-    folder, bad, good = two
+    folder, bad, _ = two
     (folder / bad.id / "text.txt").write_bytes(b"\xff" * bad.characters)
     documents = DocumentStore(folder)
     assert documents.find_by_text("text of bad") == []
@@ -101,7 +101,7 @@ def test_pages_are_not_lost_by_a_passing_fault(tmp_path, monkeypatch):
     assert documents.content(document) == content
 
 
-@pytest.mark.parametrize("calls", range(8))
+@pytest.mark.parametrize("calls", range(3 if os.name == "nt" else 7))
 def test_a_refused_upload_leaves_no_files(tmp_path, monkeypatch, calls):
     """Whichever of the writes the disk refuses."""
     documents, fsync, left = DocumentStore(tmp_path), os.fsync, [None] * calls
@@ -113,16 +113,11 @@ def test_a_refused_upload_leaves_no_files(tmp_path, monkeypatch, calls):
         fsync(file)
 
     monkeypatch.setattr(os, "fsync", refuse)
-    try:
+    with pytest.raises(OSError, match="No space left"):
         documents.add("a book", DocumentText(make_book()), 1)
-    except OSError as error:
-        assert "No space left" in str(error)
-        assert not list(tmp_path.iterdir()) and not documents.all()
-    else:
-        assert calls >= 4
+    assert not list(tmp_path.iterdir()) and not documents.all()
     monkeypatch.undo()
-    if not documents.all():
-        documents.add("a book", DocumentText(make_book()), 1)  # the place is free again
+    documents.add("a book", DocumentText(make_book()), 1)  # the place is free again
 
 
 def test_a_new_document_is_synced_before_it_counts(tmp_path, monkeypatch):
@@ -163,6 +158,6 @@ def test_uploads_at_the_same_moment_keep_the_limit(tmp_path, monkeypatch):
 @pytest.mark.parametrize("text", ["", "\ufeff", "\ufeff\r\n ", "\ufeff\ufeff", "a\ud800b"])
 def test_a_text_that_cannot_be_indexed_is_refused(tmp_path, text):
     documents = DocumentStore(tmp_path)
-    with pytest.raises(InputError, match="is empty; expected a text|half of a character"):
+    with pytest.raises(InputError, match=r"is empty; expected a text|half of a character"):
         documents.add("x", DocumentText(text))
     assert not list(tmp_path.iterdir())

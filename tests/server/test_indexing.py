@@ -20,6 +20,7 @@ from worker_helpers import add_document, answer, running_worker, wait_for, wait_
 from unlimiformer import Memory, Unlimiformer
 from unlimiformer.memory.description import sign
 from unlimiformer.memory.storage import PartialWrite
+from unlimiformer.memory.writer import MemoryWriter
 from unlimiformer.server.documents import DocumentStore
 from unlimiformer.server.indexing import BackgroundIndexer
 from unlimiformer.server.priority_lock import PriorityLock
@@ -163,12 +164,14 @@ def test_a_passing_fault_is_waited_for_and_keeps_what_is_done(tmp_path, monkeypa
             assert first_error.startswith("storage is not available (") and first_error.endswith("; trying again")
             assert reason in first_error
             done = []
-            report = worker.wrapped.engine.indexer._fill
-            monkeypatch.setattr(
-                type(worker.wrapped.engine.indexer),
-                "_fill",
-                staticmethod(lambda sink, batches, begin, *rest: done.append(begin) or report(sink, batches, begin, *rest)),
-            )
+            write_tokens = MemoryWriter.write_tokens
+
+            def note_done(self, tokens):
+                source = write_tokens(self, tokens)
+                done.append(self.done)
+                return source
+
+            monkeypatch.setattr(MemoryWriter, "write_tokens", note_done)
         ready = wait_for_state(worker, document)
         assert ready.error is None and answer(worker, ready).text
         assert done[-1] >= least_done, "it continued"

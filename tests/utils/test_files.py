@@ -14,8 +14,9 @@ from unlimiformer.utils.files import atomic_write, friendly_os_errors, is_disk_f
 
 def test_a_replaced_file_and_its_folder_are_synced(tmp_path, monkeypatch):
     steps, fsync, replace = [], os.fsync, os.replace
+    kind = {True: "folder", False: "file"}
     monkeypatch.setattr(
-        os, "fsync", lambda file: steps.append("folder" if stat.S_ISDIR(os.fstat(file).st_mode) else "file") or fsync(file)
+        os, "fsync", lambda file: steps.append(kind[stat.S_ISDIR(os.fstat(file).st_mode)]) or fsync(file)
     )
     monkeypatch.setattr(os, "replace", lambda *paths: steps.append("rename") or replace(*paths))
     atomic_write(tmp_path / "file", "new")

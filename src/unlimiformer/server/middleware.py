@@ -45,9 +45,9 @@ class RequestGuard:
     def _ambiguity(self, headers: Sequence[tuple[bytes, bytes]]) -> PlainTextResponse | None:
         """Return the response that refuses headers which a proxy before this server may understand otherwise."""
         names = [name for name, _ in headers]
-        twice = [name.decode() for name in _ONCE if names.count(name) > 1]
-        if twice:
-            return PlainTextResponse(f"expected one header {twice[0]}, not {names.count(twice[0].encode())}", 400, _CLOSE)
+        for name in _ONCE:
+            if (count := names.count(name)) > 1:
+                return PlainTextResponse(f"expected one header {name.decode()}, not {count}", 400, _CLOSE)
         if b"content-length" in names and b"transfer-encoding" in names:
             return PlainTextResponse("expected content-length or transfer-encoding, not both", 400, _CLOSE)
         return None

@@ -77,8 +77,10 @@ Document = Annotated[StoredDocument, Depends(_get_document)]
 
 @api.get("/status")
 def get_status(request: Request, worker: Worker, answers: Answers) -> dict[str, Any]:
-    """Return the model, its context length, the limits, how many answers are being generated or are queued, and
-    whether indexing runs: `restarts` counts how often it had to be started again, `error` says why the last time."""
+    """Return the model, its context length, the limits, how many answers are open, and the health of indexing.
+
+    `restarts` counts how often indexing ended unexpectedly and was started again, `error` says why the last time.
+    """
     return {
         "model": request.app.state.model_name,
         "version": __version__,
@@ -202,9 +204,7 @@ def _stream_answer(
         raise HTTPException(422, f"expected a question of 1 to {limits.question:,} characters")
     for document in documents:
         if document.state != "ready":
-            raise HTTPException(
-                409, f"{document.name} is not ready (its state is {document.state}); wait until it is"
-            )
+            raise HTTPException(409, f"{document.name} is not ready (its state is {document.state}); wait until it is")
     options |= {"new_tokens": body.new_tokens, "turns": [Turn(turn.question, turn.answer) for turn in body.turns]}
 
     def generate(stream: AnswerStream) -> ServedAnswer:
