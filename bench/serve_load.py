@@ -41,6 +41,8 @@ def main(seconds: int = 120, clients: int = 20) -> None:
         process.wait()
         load_during_kill.join()
         process, url = start_server(folder)
+        while "checking" in {document["state"] for document in httpx.get(f"{url}/api/documents").json()}:
+            time.sleep(0.1)
         documents = httpx.get(f"{url}/api/documents").json()
         ready = {document["id"] for document in documents if document["state"] == "ready"}
         after_restart = run_load(url, ids, 10, clients, process.pid)

@@ -53,6 +53,7 @@ ALLOWED_WRITES = {
 _SERVER = "the server needs FastAPI; `unlimiformer serve` checks for it before it imports this package"
 ALLOWED_OPTIONAL_IMPORTS = {
     "server/app.py": _SERVER,
+    "server/connections.py": _SERVER,
     "server/mcp.py": "`unlimiformer mcp` checks for mcp before it imports this module",
     "server/middleware.py": _SERVER,
     "server/openai.py": _SERVER,

@@ -66,7 +66,7 @@ def test_kill_loses_no_document(model_folder, tmp_path):
         process.send_signal(signal.SIGKILL)
         process.wait()
     with running_server(model_folder, tmp_path / "library") as (process, client):
-        assert get_documents(client)[short]["state"] == "ready"
+        assert wait_until_ready(client, short)["state"] == "ready"
         assert wait_until_ready(client, long)["tokens"] == 8_002
         events = client.post(f"/api/documents/{long}/answers", json={"question": "w3", "new_tokens": 3}).text
         answer = json.loads(events.strip().split("data: ")[-1])

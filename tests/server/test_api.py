@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from conftest import make_book, make_tokenizer
@@ -13,6 +16,7 @@ from document_files import make_pdf, set_column
 from fastapi.testclient import TestClient
 from tiny_causal_models import tiny_decoder
 from tiny_models import WINDOW, make
+from worker_helpers import wait_for
 
 from unlimiformer import Memory, Unlimiformer
 from unlimiformer.qa import QuestionFormat
@@ -85,7 +89,8 @@ def test_index_and_ask(client):
 
 def test_status(client):
     status = client.get("/api/status").json()
-    assert set(status) == {"model", "version", "context_length", "limits", "answering"}
+    assert set(status) == {"model", "version", "context_length", "limits", "answering", "indexing"}
+    assert status["indexing"] == {"running": True, "restarts": 0, "error": None}
     assert status["model"] == "tiny" and status["context_length"] == WINDOW and status["answering"] == 0
     assert status["limits"]["question"] == 2000
 
@@ -308,6 +313,113 @@ def test_lone_surrogates_are_refused(client):
         assert response.status_code == 422 and response.json()["detail"]
 
 
+@pytest.mark.parametrize("text", ["\ufeff", "\ufeff \r\n"])
+def test_a_text_of_nothing_but_a_byte_order_mark_is_refused(client, text):
+    refused = client.post("/api/documents", json={"name": "x", "text": text})
+    assert refused.status_code == 422 and "x is empty; expected a text" in refused.json()["detail"]
+    refused = client.post("/api/files", files={"file": ("x.txt", text.encode("utf-8"))})
+    assert refused.status_code == 422
+    refused = client.post("/v1/files", files={"file": ("x.txt", text.encode("utf-16-be"))})
+    assert refused.status_code == 400
+    assert client.get("/api/documents").json() == []
+
+
+def test_questions_that_are_no_text_are_refused(client):
+    document = add_document(client)
+    wait_until_ready(client, document)
+    headers = {"Content-Type": "application/json"}
+    for question in ('"\\ud800"', '"\\ufeff"', '" \\ufeff\\n"'):
+        body = f'{{"question": {question}}}'
+        response = client.post(f"/api/documents/{document}/answers", content=body, headers=headers)
+        assert response.status_code == 422, question
+    for content in ('"\\ud800"', '[{"type": "text", "text": "\\udfff"}]'):
+        body = f'{{"model": "tiny", "messages": [{{"role": "user", "content": {content}}}]}}'
+        response = client.post("/v1/chat/completions", content=body, headers=headers)
+        assert response.status_code == 400 and response.json()["error"]["message"], content
+    response = client.post("/v1/completions", content='{"model": "tiny", "prompt": "\\ud800"}', headers=headers)
+    assert response.status_code == 400
+
+
+@pytest.mark.parametrize(("number", "status"), [(errno.ENOSPC, 507), (errno.EMFILE, 503)])
+def test_an_upload_that_the_disk_refuses_is_explained_and_leaves_nothing(tmp_path, monkeypatch, number, status):
+    def refuse(_):
+        raise OSError(number, os.strerror(number), str(tmp_path))
+
+    client, _ = make_client(tmp_path)
+    with client:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", refuse)
+            text, file = {"name": "x", "text": "w1"}, {"file": ("x.txt", b"w1")}
+            answers = [client.post("/api/documents", json=text), client.post("/api/files", files=file)]
+            answers.append(client.post("/v1/files", files=file))
+        for answer in answers:
+            assert answer.status_code == status and os.strerror(number) in answer.text
+            assert str(tmp_path) not in answer.text
+        assert client.get("/api/documents").json() == [] and not list(tmp_path.iterdir())
+        wait_until_ready(client, add_document(client))
+
+
+def test_an_upload_that_cannot_be_put_aside_is_a_full_disk_too(client, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("tempfile.SpooledTemporaryFile.write", refuse)
+    for path in ("/api/files", "/v1/files"):
+        answer = client.post(path, files={"file": ("x.txt", b"w1")})
+        assert answer.status_code == 507 and "the server's disk is full" in answer.text
+
+
+def test_uploads_at_the_same_moment_keep_the_limit(tmp_path):
+    client, _ = make_client(tmp_path, Limits(documents=4))
+    with client, ThreadPoolExecutor(12) as pool:
+        answers = pool.map(lambda number: client.post("/api/documents", json={"name": "x", "text": "w1"}), range(12))
+        assert sorted(answer.status_code for answer in answers) == [201] * 4 + [409] * 8
+
+
+def test_damaged_metadata_are_shown_and_stop_nothing(tmp_path):
+    client, _ = make_client(tmp_path)
+    with client:
+        bad, good = add_document(client, name="bad"), add_document(client, name="good")
+        wait_until_ready(client, good)
+    (tmp_path / bad / "document.json").write_text("")
+    client, _ = make_client(tmp_path)
+    with client:
+        wait_until_ready(client, good)
+        states = {document["id"]: document for document in client.get("/api/documents").json()}
+        assert states[good]["state"] == "ready" and states[bad]["state"] == "failed"
+        assert "document.json cannot be used" in states[bad]["error"]
+        assert client.get("/v1/files").status_code == 200
+        assert ask(client, good, question="w1", new_tokens=2)[-1][0] == "done"
+        assert client.delete(f"/api/documents/{bad}").status_code == 204
+
+
+@pytest.mark.parametrize("path", ["api", "v1"])
+def test_an_answer_whose_document_was_deleted_says_so(tmp_path, path):
+    client, worker = make_client(tmp_path)
+    with client:
+        document = add_document(client, name="The Book")
+        wait_until_ready(client, document)
+        answers = []
+
+        def ask_it():
+            if path == "api":
+                answers.append(client.post(f"/api/documents/{document}/answers", json={"question": "w1 w2"}).text)
+            else:
+                part = {"type": "file", "file": {"file_id": f"file-{document}"}}
+                content = [part, {"type": "text", "text": "w1 w2?"}]
+                body = {"model": "tiny", "messages": [{"role": "user", "content": content}]}
+                answers.append(client.post("/v1/chat/completions", json=body).text)
+
+        with worker.model_lock.for_answer(threading.Event()):  # the model is busy with another answer
+            thread = threading.Thread(target=ask_it)
+            thread.start()
+            wait_for(lambda: worker.model_lock.waiting_answers, "the question")
+            assert client.delete(f"/api/documents/{document}").status_code == 204
+        thread.join()
+        assert "The Book was deleted while it was asked" in answers[0]
+        assert not list(tmp_path.glob("0*")) and not worker._memories._open
+
+
 def test_document_deleted_while_waiting_leaves_no_files(tmp_path):
     client, worker = make_client(tmp_path)
     with client:
@@ -327,6 +439,10 @@ def test_token_is_required(tmp_path):
         assert client.get("/api/documents", headers={"Authorization": "Bearer wrong"}).status_code == 401
         assert client.get("/api/documents", headers={"Authorization": "Bearer secret"}).json() == []
         assert client.get("/").status_code == 200, "the page asks for it"
+        for path in ("/docs", "/openapi.json", "/redoc", "/docs/oauth2-redirect", "/%64ocs", "/v1/models"):
+            assert client.get(path).status_code == 401, path
+            answer = client.get(path, headers={"Authorization": "Bearer secret"})
+            assert answer.status_code in (200, 404) and client.head(path).status_code == 401
 
 
 def test_other_sites_are_refused(client):

@@ -9,60 +9,18 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 import torch
 from conftest import make_book, make_tokenizer
 from summary_helpers import make_story
 from tiny_causal_models import tiny_decoder
-from tiny_models import WINDOW, make
+from worker_helpers import add_document, answer, running_worker, wait_for, wait_for_state, wrap_t5
 
 from unlimiformer import Memory, Unlimiformer
-from unlimiformer.errors import StorageError
+from unlimiformer.errors import InputError, StorageError
 from unlimiformer.memory.encode import encode_windows
-from unlimiformer.qa import QuestionFormat
-from unlimiformer.server import BackgroundWorker, DocumentStore, Limits
 from unlimiformer.server.priority_lock import CancelledError, PriorityLock
-from unlimiformer.text.document_text import DocumentText
-
-
-def wrap_t5(**settings):
-    return Unlimiformer(make("t5"), make_tokenizer(), window=WINDOW, top_k=9, **settings)
-
-
-@contextmanager
-def running_worker(folder, wrapped=None, **options):
-    worker = BackgroundWorker(
-        wrapped or wrap_t5(), QuestionFormat("decoder", "{question}"), DocumentStore(folder), Limits(), **options
-    )
-    try:
-        yield worker
-    finally:
-        worker.close()
-
-
-def add_document(worker, text, name="a book"):
-    document = worker.documents.add(name, DocumentText(text))
-    worker.wake_up()
-    return document
-
-
-def wait_for(condition, description, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds} s: {description}"
-        time.sleep(0.005)
-
-
-def wait_for_state(worker, document, state="ready"):
-    wait_for(lambda: worker.documents.get(document.id).state == state, f"{state}: {worker.documents.all()}")
-    return worker.documents.get(document.id)
-
-
-def answer(worker, document, question="w3"):
-    return worker.answer(document, question, lambda text: None, threading.Event(), new_tokens=3)
 
 
 def test_answers_have_priority_over_indexing():
@@ -117,18 +75,6 @@ def test_documents_of_another_model_are_indexed_again(tmp_path):
         wait_for(lambda: indexed, "a new memory")
         wait_for_state(worker, document)
         assert answer(worker, document).text, "the new memory is used, not the one that was open"
-
-
-def test_refused_upload_leaves_no_files(tmp_path, monkeypatch):
-    documents = DocumentStore(tmp_path)
-
-    def refuse(*_, **__):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(Path, "write_text", refuse)
-    with pytest.raises(OSError, match="No space left"):
-        documents.add("a book", DocumentText(make_book()))
-    assert not list(tmp_path.iterdir()) and not documents.all()
 
 
 def test_failed_document_does_not_stop_others(tmp_path, monkeypatch):
@@ -378,6 +324,6 @@ def test_a_document_that_is_deleted_while_it_is_summarised(tmp_path, scribe):
             return write(text, instruction)
 
         model.write = delete
-        with pytest.raises(CancelledError):
+        with pytest.raises(InputError, match="a book was deleted while it was asked"):
             worker.answer(document, None, lambda text: None, threading.Event())
         assert not worker.documents.memory_path(document).parent.exists()

@@ -34,6 +34,7 @@ def command(
     max_document_bytes: Annotated[int, typer.Option(help="Largest size of one document.")] = 20_000_000,
     max_documents: Annotated[int, typer.Option(help="Largest number of stored documents.")] = 100,
     max_question: Annotated[int, typer.Option(help="Largest number of characters in a question.")] = 2_000,
+    max_connections: Annotated[int, typer.Option(help="Largest number of open connections.")] = 512,
     max_waiting: Annotated[int, typer.Option(help="Largest number of questions at the same time.")] = 32,
     max_seconds: Annotated[float, typer.Option(help="Longest time for one answer.")] = 120.0,
     max_new_tokens: Annotated[int, typer.Option(help="Largest number of tokens in one answer.")] = 256,
@@ -62,6 +63,7 @@ def command(
         document_bytes=max_document_bytes,
         documents=max_documents,
         question=max_question,
+        connections=max_connections,
         waiting=max_waiting,
         seconds=max_seconds,
         new_tokens=max_new_tokens,
@@ -73,7 +75,7 @@ def command(
         worker = BackgroundWorker(wrapped, QuestionFormat.for_model(model), documents, limits, beams=num_beams)
         try:
             app = create_app(worker, model, token, host if is_local else None)
-            _run(app, host, port, f"({len(documents.all())} documents; stop with Ctrl-C)")
+            _run(app, host, port, limits.connections, f"({len(documents.all())} documents; stop with Ctrl-C)")
         finally:
             worker.close()
 
@@ -99,9 +101,11 @@ def lock_folder(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-def _run(app: Any, host: str, port: int, note: str) -> None:
+def _run(app: Any, host: str, port: int, connections: int, note: str) -> None:
     """Serve until interrupted; print the address, followed by a note, once the port is open."""
     import uvicorn
+
+    from ..server.connections import make_server_config
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list | None = None) -> None:
@@ -110,7 +114,7 @@ def _run(app: Any, host: str, port: int, note: str) -> None:
                 open_port = self.servers[0].sockets[0].getsockname()[1]  # --port 0 leaves the choice to the system
                 messages.print(f"http://{f'[{host}]' if ':' in host else host}:{open_port}  {note}")
 
-    config = uvicorn.Config(app, host=host, port=port, log_level="critical", timeout_graceful_shutdown=2)
+    config = make_server_config(app, connections, host=host, port=port)
     try:
         Server(config).run()
     except SystemExit:

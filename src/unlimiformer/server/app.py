@@ -17,7 +17,8 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from .. import __version__
-from ..errors import InputError
+from ..errors import InputError, StorageError
+from ..utils.files import is_disk_full, os_error_behind
 from . import openai, routes
 from .chat import ChatService
 from .middleware import RequestGuard, add_security_headers
@@ -50,6 +51,8 @@ def create_app(
     app.exception_handler(RequestValidationError)(_report_invalid_request)
     app.exception_handler(StarletteHTTPException)(_report_http_error)
     app.exception_handler(InputError)(_report_input_error)
+    app.exception_handler(StorageError)(_report_storage_error)
+    app.exception_handler(OSError)(_report_storage_error)
     app.include_router(routes.api)
     app.include_router(openai.router)
     app.include_router(routes.pages)  # last: it has a route for any name
@@ -74,6 +77,8 @@ async def _report_invalid_request(request: Request, error: RequestValidationErro
 
 
 async def _report_http_error(request: Request, error: StarletteHTTPException) -> Response:
+    if isinstance(error.__cause__, OSError):  # while the body was put aside on a disk
+        return await _report_storage_error(request, error.__cause__)
     if _is_openai(request):
         return openai.error_response(error.status_code, str(error.detail))
     return await http_exception_handler(request, error)
@@ -81,6 +86,18 @@ async def _report_http_error(request: Request, error: StarletteHTTPException) ->
 
 async def _report_input_error(request: Request, error: InputError) -> Response:
     return openai.error_response(400, str(error)) if _is_openai(request) else JSONResponse({"detail": str(error)}, 422)
+
+
+async def _report_storage_error(request: Request, error: Exception) -> Response:
+    """Say what the file system refused, without the paths of this machine."""
+    refusal = os_error_behind(error)
+    reason = "" if refusal is None else f" ({refusal.strerror})"
+    status, message = 503, f"the server's storage is not available{reason}; try again later"
+    if is_disk_full(error):
+        status, message = 507, f"the server's disk is full{reason}; delete documents or free some space, then try again"
+    if _is_openai(request):
+        return openai.error_response(status, message)
+    return JSONResponse({"detail": message}, status)
 
 
 def _is_openai(request: Request) -> bool:

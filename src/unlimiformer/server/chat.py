@@ -17,7 +17,7 @@ from ..qa.messages import ChatRequest, Message, read_messages
 from ..text.document_text import DocumentText
 from .answers import CallbackStreamer, StopSignal, StopStrings
 from .content_memories import ContentMemories
-from .documents import StoredDocument
+from .documents import UNFINISHED, StoredDocument
 from .priority_lock import CancelledError
 from .worker import BackgroundWorker
 
@@ -82,25 +82,27 @@ class ChatService:
         if not request.documents:
             return self.complete(self._render(messages), sampling, on_text, cancelled)
         content = request.document
-        memory = self._stored_memory(content, cancelled, on_progress)
-        if memory is None:
+        stored = self._stored_document(content, cancelled, on_progress)
+        if stored is None:
             memory = self._memories.get(content, cancelled, on_progress)
-        return self._answer_from(memory, request, sampling, on_text, cancelled)
+            return self._answer_from(memory, request, sampling, on_text, cancelled)
+        with self._worker.while_kept([stored]):
+            return self._answer_from(self._worker.open_memory(stored), request, sampling, on_text, cancelled)
 
-    def _stored_memory(
+    def _stored_document(
         self, content: DocumentText, cancelled: threading.Event, on_progress: Callable[[int, int], None]
-    ) -> Memory | None:
-        """The memory of an uploaded document with the same text, once it is indexed; None if there is none."""
+    ) -> StoredDocument | None:
+        """An uploaded document with the same text, once it is ready; None if there is none."""
         worker = self._worker
         for document in worker.documents.find_by_text(content.text):
             current: StoredDocument | None = document
-            while current is not None and current.state in ("waiting", "reading"):
+            while current is not None and current.state in UNFINISHED:
                 if cancelled.wait(_POLL_SECONDS):
                     raise CancelledError
                 on_progress(*worker.progress(current))
                 current = worker.documents.get(document.id)
             if current is not None and current.state == "ready":
-                return worker.open_memory(current)
+                return current
         return None
 
     def _read(self, messages: Sequence[Message]) -> ChatRequest:

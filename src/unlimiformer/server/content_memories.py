@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from ..errors import MemoryMismatchError
 from ..memory.encode import Progress
@@ -32,7 +33,7 @@ class ContentMemories:
         self._folder, self._wrapped, self._model_lock, self._most = folder, wrapped, lock, most
         self._lock = threading.Lock()
         self._open: dict[str, Memory] = {}  # least recently used first
-        self._being_indexed: dict[str, threading.Lock] = {}
+        self._being_indexed: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()  # while they are used
 
     def get(self, content: DocumentText, cancelled: threading.Event, on_progress: Callable[[int, int], None]) -> Memory:
         """The memory of a document, which is indexed if it is new; raise `CancelledError` if cancelled meanwhile."""
@@ -57,7 +58,7 @@ class ContentMemories:
     def _load(self, name: str) -> Memory | None:
         """A memory of an earlier process; None if there is none that this model can use."""
         try:
-            memory = Memory.load(self._folder / name, verify=False)
+            memory = Memory.load(self._folder / name)
             self._wrapped.engine.check(memory)
             return memory
         except MemoryMismatchError:
@@ -83,8 +84,7 @@ class ContentMemories:
             while len(self._open) > self._most:
                 name = next(iter(self._open))
                 del self._open[name]
-                self._being_indexed.pop(name, None)
-            kept = set(self._open) | {name for name, lock in self._being_indexed.items() if lock.locked()}
+            kept = {*self._open, *self._being_indexed}
             others = [path for path in self._folder.iterdir() if path.is_dir() and path.name not in kept]
             others.sort(key=lambda path: path.stat().st_mtime)
             for path in others[: max(0, len(others) + len(kept) - self._most)]:

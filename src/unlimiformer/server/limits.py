@@ -16,6 +16,7 @@ class Limits:
     document_bytes : size of one document, as UTF-8
     documents : number of stored documents
     question : characters in one question
+    connections : open connections of clients
     waiting : answers that are being generated or are queued
     seconds : time for one answer; generation stops there. A summary that is written section by section has no limit
     new_tokens : generated tokens of one answer
@@ -24,6 +25,7 @@ class Limits:
     document_bytes: int = 20_000_000
     documents: int = 100
     question: int = 2_000
+    connections: int = 512
     waiting: int = 32
     seconds: float = 120.0
     new_tokens: int = 256

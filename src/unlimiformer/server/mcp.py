@@ -16,7 +16,7 @@ from ..provenance.evidence import EvidenceSearch
 from ..summaries.base import summary_tokens
 from ..text.citations import Citations
 from ..text.sources import read_document
-from .documents import StoredDocument
+from .documents import UNFINISHED, StoredDocument
 from .worker import BackgroundWorker
 
 _INSTRUCTIONS = (
@@ -38,7 +38,7 @@ def create_mcp_server(worker: BackgroundWorker) -> MCPServer:
         A file that is indexed already is not read again.
         """
         document = await anyio.to_thread.run_sync(library.add, path, name)
-        while document.state in ("waiting", "reading"):
+        while document.state in UNFINISHED:
             done, total = worker.progress(document)
             await context.report_progress(done, total or None)
             await anyio.sleep(_POLL_SECONDS)
@@ -90,17 +90,12 @@ class _Library:
             content = read_document(Path(path).expanduser())
         except UnlimiformerError as error:
             raise ToolError(str(error)) from None
-        if not content.text.strip():
-            raise ToolError(f"{path} is empty; expected a text")
-        documents = self._worker.documents
-        if stored := documents.find_by_text(content.text):
+        if stored := self._worker.documents.find_by_text(content.text):
             return stored[0]
-        limit = self._worker.limits.documents
-        if len(documents.all()) >= limit:
-            raise ToolError(f"there are already {limit} documents, which is the limit; delete one")
-        document = documents.add(name or Path(path).name, content)
-        self._worker.wake_up()
-        return document
+        try:
+            return self._worker.add(name or Path(path).name, content)
+        except (UnlimiformerError, OSError) as error:
+            raise ToolError(str(error)) from None
 
     def find(self, name: str) -> StoredDocument:
         """The document with this id, or the newest with this name."""
@@ -116,7 +111,7 @@ class _Library:
         """A document that can be asked about."""
         document = self.find(name)
         if document.state != "ready":
-            raise ToolError(f"{document.name} is not indexed yet (its state is {document.state}); wait and try again")
+            raise ToolError(f"{document.name} is not ready yet (its state is {document.state}); wait and try again")
         return document
 
     def quote(self, name: str, words: str, count: int) -> list[dict[str, Any]]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from fastapi import HTTPException, Request, Response
 from starlette.responses import PlainTextResponse
 
 _PROTECTED = ("/api", "/v1", "/docs", "/redoc", "/openapi")  # paths that need the token
+_ONCE = (b"origin", b"host", b"authorization", b"content-length")
+_CLOSE = {"Connection": "close"}
 _CONTENT_POLICY = "default-src 'self'; object-src 'none'; base-uri 'none'; frame-ancestors 'none'; form-action 'self'"
 
 
@@ -24,7 +26,7 @@ class RequestGuard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        refusal = self._refusal(scope, dict(scope["headers"]))
+        refusal = self._ambiguity(scope["headers"]) or self._refusal(scope, dict(scope["headers"]))
         if refusal is not None:
             await refusal(scope, receive, send)
             return
@@ -39,6 +41,16 @@ class RequestGuard:
             return message
 
         await self._app(scope, receive_limited, send)
+
+    def _ambiguity(self, headers: Sequence[tuple[bytes, bytes]]) -> PlainTextResponse | None:
+        """Return the response that refuses headers which a proxy before this server may understand otherwise."""
+        names = [name for name, _ in headers]
+        for name in _ONCE:
+            if (count := names.count(name)) > 1:
+                return PlainTextResponse(f"expected one header {name.decode()}, not {count}", 400, _CLOSE)
+        if b"content-length" in names and b"transfer-encoding" in names:
+            return PlainTextResponse("expected content-length or transfer-encoding, not both", 400, _CLOSE)
+        return None
 
     def _refusal(self, scope: dict[str, Any], headers: dict[bytes, bytes]) -> PlainTextResponse | None:
         """Return the response that refuses a request, or None for a request that may pass."""

@@ -111,9 +111,7 @@ def get_file_content(file_id: str, worker: Worker) -> Response:
 @router.delete("/files/{file_id}")
 def delete_file(file_id: str, worker: Worker) -> dict[str, Any]:
     """Delete a document and its memory."""
-    document = _find_file(file_id, worker)
-    worker.documents.remove(document.id)
-    worker.forget(document)
+    worker.remove(_find_file(file_id, worker))
     return {"id": file_id, "object": "file", "deleted": True}
 
 

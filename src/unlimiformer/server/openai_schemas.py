@@ -7,17 +7,18 @@ import binascii
 from pathlib import PurePath
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from ..errors import InputError
 from ..text.document_text import DocumentText
 from ..text.formats import extract
 from .chat import Sampling
+from .schemas import Body
 
 _UNSUPPORTED = ("tools", "functions", "logprobs", "audio")
 
 
-class GenerationBody(BaseModel):
+class GenerationBody(Body):
     """What chats and completions have in common."""
 
     model: str = Field(max_length=500)
@@ -51,7 +52,7 @@ class GenerationBody(BaseModel):
                 raise InputError(f"{name} is not supported; leave it out")
 
 
-class FilePart(BaseModel):
+class FilePart(Body):
     """A file that is attached to a message: by the id of an uploaded one, or as base64 data with a name."""
 
     file_id: str | None = Field(default=None, max_length=100)
@@ -68,7 +69,7 @@ class FilePart(BaseModel):
             raise InputError(f"the data of {name} is not base64 ({error})") from None
 
 
-class ContentPart(BaseModel):
+class ContentPart(Body):
     """A part of a message: some text or a file."""
 
     type: str
@@ -76,7 +77,7 @@ class ContentPart(BaseModel):
     file: FilePart | None = None
 
 
-class ChatMessage(BaseModel):
+class ChatMessage(Body):
     """One message of a chat."""
 
     role: Literal["system", "developer", "user", "assistant"]

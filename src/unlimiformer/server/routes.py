@@ -3,7 +3,7 @@
 The application's state holds what they need: `worker`, `model_name`, and `answers` by id while they are generated.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path, PurePath
 from typing import Annotated, Any
@@ -19,10 +19,10 @@ from ..qa import Turn
 from ..text.document_text import DocumentText
 from ..text.formats import extract
 from .answers import ServedAnswer
-from .documents import StoredDocument
+from .documents import UNFINISHED, StoredDocument, TooManyDocumentsError
 from .limits import Limits
 from .schemas import PastedText, Question, QuestionAboutSeveral
-from .streaming import AnswerStream, format_event, iter_changes
+from .streaming import AnswerStream, iter_events
 from .worker import BackgroundWorker
 
 _STATIC = Path(__file__).with_name("static")
@@ -43,6 +43,7 @@ _NOT_ANSWERED: dict[int | str, dict[str, Any]] = {
 _REFUSED: dict[int | str, dict[str, Any]] = {
     409: {"description": "too many documents"},
     413: {"description": "too large"},
+    507: {"description": "the disk is full"},
 }
 
 # The middleware checks the token; this dependency only describes it in /docs.
@@ -76,13 +77,17 @@ Document = Annotated[StoredDocument, Depends(_get_document)]
 
 @api.get("/status")
 def get_status(request: Request, worker: Worker, answers: Answers) -> dict[str, Any]:
-    """Return the model, its context length, the limits, and how many answers are being generated or are queued."""
+    """Return the model, its context length, the limits, how many answers are open, and the health of indexing.
+
+    `restarts` counts how often indexing ended unexpectedly and was started again, `error` says why the last time.
+    """
     return {
         "model": request.app.state.model_name,
         "version": __version__,
         "context_length": worker.context_length,
         "limits": vars(worker.limits),
         "answering": len(answers),
+        "indexing": worker.health,
     }
 
 
@@ -119,8 +124,7 @@ def get_text(document: Document, worker: Worker) -> Response:
 @api.delete("/documents/{document_id}", status_code=204, responses=_NOT_FOUND)
 def delete_document(document: Document, worker: Worker) -> None:
     """Delete a document and its memory."""
-    worker.documents.remove(document.id)
-    worker.forget(document)
+    worker.remove(document)
 
 
 @api.get("/documents/{document_id}/progress", responses=_NOT_FOUND)
@@ -129,27 +133,20 @@ def stream_document_progress(document: Document, worker: Worker) -> StreamingRes
 
     def get_state() -> dict[str, Any] | None:
         current = worker.documents.get(document.id)
-        return None if current is None else _with_progress(worker, current)
+        return None if current is None else worker.describe(current)
 
-    async def events() -> AsyncIterator[str]:
-        async for state in iter_changes(get_state):
-            yield format_event("progress", state)
-            if state["state"] in ("ready", "failed"):
-                return
-        yield format_event("removed", {})
+    def is_last(state: dict[str, Any]) -> bool:
+        return state["state"] not in UNFINISHED
 
-    return StreamingResponse(events(), media_type=_EVENTS)
+    events = iter_events("progress", get_state, worker.documents.changes, is_last)
+    return StreamingResponse(events, media_type=_EVENTS)
 
 
 @api.get("/progress")
 def stream_progress(worker: Worker) -> StreamingResponse:
     """Stream events without an end: all documents with their progress, whenever one of them changes."""
-
-    async def events() -> AsyncIterator[str]:
-        async for state in iter_changes(lambda: [_with_progress(worker, item) for item in worker.documents.all()]):
-            yield format_event("documents", state)
-
-    return StreamingResponse(events(), media_type=_EVENTS)
+    events = iter_events("documents", worker.describe_all, worker.documents.changes)
+    return StreamingResponse(events, media_type=_EVENTS)
 
 
 @api.post("/documents/{document_id}/answers", responses=_NOT_ANSWERED)
@@ -202,14 +199,12 @@ def _stream_answer(
     **options: Any,
 ) -> StreamingResponse:
     limits = worker.limits
-    question = None if question is None else question.strip()
+    question = None if question is None else question.strip("\ufeff \t\r\n")
     if question == "" or len(question or "") > limits.question:
         raise HTTPException(422, f"expected a question of 1 to {limits.question:,} characters")
     for document in documents:
         if document.state != "ready":
-            raise HTTPException(
-                409, f"{document.name} is not indexed (its state is {document.state}); wait until it is ready"
-            )
+            raise HTTPException(409, f"{document.name} is not ready (its state is {document.state}); wait until it is")
     options |= {"new_tokens": body.new_tokens, "turns": [Turn(turn.question, turn.answer) for turn in body.turns]}
 
     def generate(stream: AnswerStream) -> ServedAnswer:
@@ -245,18 +240,10 @@ def read_upload(file: UploadFile, worker: BackgroundWorker) -> tuple[str, Docume
 
 def store_document(worker: BackgroundWorker, name: str, content: DocumentText) -> StoredDocument:
     """Store a document, which is then indexed in the background."""
-    limits, text = worker.limits, content.text
-    if len(text.encode()) > limits.document_bytes:
-        raise HTTPException(413, f"the text has more than {limits.document_bytes:,} bytes, which is the limit")
-    if not text.strip():
-        raise HTTPException(422, "the text is empty")
-    if len(worker.documents.all()) >= limits.documents:
-        raise HTTPException(409, f"there are already {limits.documents} documents, which is the limit; delete one")
-    document = worker.documents.add(name.strip() or "unnamed", content)
-    worker.wake_up()
-    return document
-
-
-def _with_progress(worker: BackgroundWorker, document: StoredDocument) -> dict[str, Any]:
-    done, total = worker.progress(document)
-    return {**asdict(document), "done": done, "of": total}
+    limit = worker.limits.document_bytes
+    if len(content.text.encode("utf-8", "surrogatepass")) > limit:
+        raise HTTPException(413, f"the text has more than {limit:,} bytes, which is the limit")
+    try:
+        return worker.add(name.strip() or "unnamed", content)
+    except TooManyDocumentsError as error:
+        raise HTTPException(409, str(error)) from None

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 
-class PastedText(BaseModel):
+class Body(BaseModel):
+    """What all bodies have in common: their texts are valid."""
+
+    @field_validator("*")
+    @classmethod
+    def check_texts(cls, value: Any) -> Any:
+        """Refuse half of a character, which JSON can express and UTF-8 cannot."""
+        if isinstance(value, list):
+            return [cls.check_texts(item) for item in value]
+        if isinstance(value, str):
+            try:
+                value.encode()
+            except UnicodeEncodeError as error:
+                raise ValueError(f"{value[error.start]!r} is half of a character; expected valid text") from None
+        return value
+
+
+class PastedText(Body):
     """A text and the name under which it is shown."""
 
     model_config = ConfigDict(extra="forbid")
@@ -15,7 +32,7 @@ class PastedText(BaseModel):
     text: str = Field(min_length=1)
 
 
-class EarlierTurn(BaseModel):
+class EarlierTurn(Body):
     """A question that was asked before, and its answer."""
 
     model_config = ConfigDict(extra="forbid")
@@ -23,7 +40,7 @@ class EarlierTurn(BaseModel):
     answer: str = Field(max_length=100_000)
 
 
-class Question(BaseModel):
+class Question(Body):
     """A question about a document; without `question`, a summary.
 
     `compare`: also ask the truncated model. `turns`: what was asked before, to which the question may refer.
@@ -36,7 +53,7 @@ class Question(BaseModel):
     turns: list[EarlierTurn] = Field(default_factory=list, max_length=100)
 
 
-class QuestionAboutSeveral(BaseModel):
+class QuestionAboutSeveral(Body):
     """A question about several documents, by their ids."""
 
     model_config = ConfigDict(extra="forbid")

@@ -14,9 +14,12 @@ from typing import Any
 from fastapi import Request
 
 from ..errors import UnlimiformerError
+from .changes import Changes
 from .priority_lock import CancelledError
 
-_POLL_SECONDS = 0.2
+_PAUSE_SECONDS = 0.2  # between two events of a state that changes fast
+_SILENCE_SECONDS = 30.0  # after which a comment shows whether the client is still there
+_COMMENT = ": still here\n\n"
 _DISCONNECT_CHECK_SECONDS = 1.0
 
 
@@ -25,14 +28,25 @@ def format_event(kind: str, content: Any) -> str:
     return f"event: {kind}\ndata: {json.dumps(content)}\n\n"
 
 
-async def iter_changes(get_state: Callable[[], Any]) -> AsyncIterator[Any]:
-    """Yield the state now and whenever it has changed, until it is None."""
+async def iter_events(
+    kind: str, get_state: Callable[[], Any], changes: Changes, is_last: Callable[[Any], bool] = lambda state: False
+) -> AsyncIterator[str]:
+    """Yield events with the state, now and whenever it has changed, up to the last one or until it is None."""
     previous = None
-    while (state := get_state()) is not None:
-        if state != previous:
-            previous = state
-            yield state
-        await asyncio.sleep(_POLL_SECONDS)
+    with changes.watch() as changed:
+        while (state := get_state()) is not None:
+            if state != previous:
+                previous = state
+                yield format_event(kind, state)
+                if is_last(state):
+                    return
+                await asyncio.sleep(_PAUSE_SECONDS)
+            try:
+                await asyncio.wait_for(changed.wait(), _SILENCE_SECONDS)
+            except asyncio.TimeoutError:
+                yield _COMMENT
+            changed.clear()
+    yield format_event("removed", {})
 
 
 class AnswerStream:

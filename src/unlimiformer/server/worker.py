@@ -1,4 +1,4 @@
-"""Background indexer and answerer; answers have priority over indexing.
+"""Answer questions about documents, which a background thread indexes.
 
 One model serves both, one call at a time. Between two windows, indexing yields to answers that wait.
 """
@@ -8,14 +8,14 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from typing import Any
+from weakref import WeakValueDictionary
 
 from ..engines.answer_end import answer_tokens
-from ..errors import StorageError, UnlimiformerError
+from ..errors import InputError
 from ..memory.join import document_starts, join_memories
 from ..memory.memory import Memory
 from ..model import Unlimiformer
@@ -23,15 +23,16 @@ from ..provenance import Provenance
 from ..qa import DocumentQA, QuestionFormat, Turn, answer_batch
 from ..qa.conversation import standalone_question
 from ..summaries import summary_words
+from ..text.document_text import DocumentText
 from ..text.questions import asks_for_summary, is_broad
 from .answers import CallbackStreamer, ServedAnswer, StopSignal
-from .content_memories import index_or_replace
 from .documents import DocumentStore, StoredDocument
+from .indexing import BackgroundIndexer
 from .limits import Limits
+from .open_memories import OpenMemories
 from .priority_lock import CancelledError, PriorityLock
 from .shared_batch import SharedBatch
 
-_OPEN_MEMORIES = 8  # memory-mapped at the same time
 _SHORT_ANSWER = 48  # tokens, with the question
 _BATCH = 8  # questions of different people that are answered together
 _CPU_BATCH = 4  # a processor reads four prompts in four times the time of one: more would delay the first
@@ -75,43 +76,82 @@ class BackgroundWorker:
         self.documents, self.limits = documents, limits
         self.model_lock = PriorityLock()
         self._beams = beams if wrapped.engine.kind == "encoder-decoder" else 1
-        self._retry_seconds = retry_seconds
-        self._memories: OrderedDict[str, Memory] = OrderedDict()  # least recently used first
-        self._memories_lock = threading.Lock()
-        self._progress: dict[str, tuple[int, int]] = {}
-        self._summary_locks: dict[str, threading.Lock] = {}
-        self._postponed: dict[str, float] = {}  # when the disk refused a document, by the monotonic clock
-        self._wake_up, self._closing = threading.Event(), threading.Event()
+        self._memories = OpenMemories(documents)
+        self._summary_locks: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()  # while they are used
+        self._summary_guard, self._closing = threading.Lock(), threading.Event()
+        self._described: tuple[int, list[dict[str, Any]]] = (-1, [])
         most = _CPU_BATCH if wrapped.engine.device.type == "cpu" else _BATCH
         self._facts = SharedBatch(self.model_lock, self._answer_facts, most)
-        self._thread = threading.Thread(target=self._run, name="indexer", daemon=True)
-        self._thread.start()
+        self._indexer = BackgroundIndexer(wrapped, documents, self._memories, self.model_lock, retry_seconds)
 
     @property
     def context_length(self) -> int:
         """Number of tokens that the plain model can attend to."""
         return self.wrapped.engine.context_length
 
+    @property
+    def health(self) -> dict[str, Any]:
+        """Whether documents are being indexed, how often indexing had to be started again, and why the last time."""
+        return self._indexer.health
+
     def close(self) -> None:
-        """Stop the thread; a document that is being indexed continues at the next start."""
+        """Stop; a document that is being indexed continues at the next start."""
         self._closing.set()
-        self._wake_up.set()
-        self._thread.join()
+        self._indexer.close()
+
+    def add(self, name: str, content: DocumentText) -> StoredDocument:
+        """Store a document, which is then indexed in the background."""
+        document = self.documents.add(name, content, self.limits.documents)
+        self.wake_up()
+        return document
+
+    def remove(self, document: StoredDocument) -> None:
+        """Delete a document and its memory."""
+        self.documents.remove(document.id)
+        self.forget(document)
 
     def wake_up(self) -> None:
-        """Look for waiting documents; call it after adding one."""
-        self._wake_up.set()
+        """Look for waiting documents; call it after adding one to `documents`."""
+        self._indexer.wake_up()
 
     def progress(self, document: StoredDocument) -> tuple[int, int]:
         """Return how many windows of a document are indexed, and their total; (0, 0) before indexing begins."""
-        return self._progress.get(document.id, (0, 0))
+        return self._indexer.progress(document)
+
+    def describe(self, document: StoredDocument) -> dict[str, Any]:
+        """A document with its progress, for JSON."""
+        done, total = self.progress(document)
+        return {**asdict(document), "done": done, "of": total}
+
+    def describe_all(self) -> list[dict[str, Any]]:
+        """All documents with their progress; made once for all who watch."""
+        count = self.documents.changes.count
+        if self._described[0] != count:
+            self._described = count, [self.describe(document) for document in self.documents.all()]
+        return self._described[1]
 
     def forget(self, document: StoredDocument) -> None:
-        """Drop what is cached for a document that was removed."""
-        self._close_memory(document)
-        self._progress.pop(document.id, None)
-        self._postponed.pop(document.id, None)
-        self._summary_locks.pop(document.id, None)
+        """Drop what is cached for a document that was removed from `documents`."""
+        self._indexer.forget(document)
+
+    def open_memory(self, document: StoredDocument) -> Memory:
+        """The memory of a document that is ready; the most recently used ones stay open."""
+        return self._memories.get(document)
+
+    @contextmanager
+    def while_kept(self, documents: Sequence[StoredDocument]) -> Iterator[None]:
+        """Raise `InputError` at the end, in place of any other error, if one of the documents was deleted meanwhile."""
+        try:
+            yield
+        except Exception:
+            self._check_kept(documents)
+            raise
+        self._check_kept(documents)
+
+    def _check_kept(self, documents: Sequence[StoredDocument]) -> None:
+        for document in documents:
+            if self.documents.get(document.id) is None:
+                raise InputError(f"{document.name} was deleted while it was asked; add it again to ask about it")
 
     def answer(
         self,
@@ -135,6 +175,19 @@ class BackgroundWorker:
         turns : what was asked before, to which the question may refer
         """
         documents = [document] if isinstance(document, StoredDocument) else list(document)
+        with self.while_kept(documents):
+            return self._answer(documents, question, on_text, cancelled, compare, new_tokens, turns)
+
+    def _answer(
+        self,
+        documents: list[StoredDocument],
+        question: str | None,
+        on_text: Callable[[str], None],
+        cancelled: threading.Event,
+        compare: bool,
+        new_tokens: int | None,
+        turns: Sequence[Turn],
+    ) -> ServedAnswer:
         length = min(new_tokens or answer_tokens([question]), self.limits.new_tokens)
         if self.wrapped.engine.kind == "decoder-only" and asks_for_summary(question) and len(documents) == 1:
             return self._summarize(documents[0], question, on_text, cancelled, compare, length)
@@ -248,97 +301,14 @@ class BackgroundWorker:
     @contextmanager
     def _summary_of(self, document: StoredDocument, cancelled: threading.Event) -> Iterator[None]:
         """Let one summary of a document be written at a time; remove what is left of a document that was deleted."""
-        lock = self._summary_locks.setdefault(document.id, threading.Lock())
+        with self._summary_guard:
+            lock = self._summary_locks.setdefault(document.id, threading.Lock())
         while not lock.acquire(timeout=_POLL_SECONDS):
             if cancelled.is_set():
                 raise CancelledError
         try:
             yield
-        except StorageError:
-            if self.documents.get(document.id) is None:
-                raise CancelledError from None
-            raise
         finally:
             lock.release()
             if self.documents.get(document.id) is None:
-                shutil.rmtree(self.documents.memory_path(document).parent, ignore_errors=True)
-
-    def open_memory(self, document: StoredDocument) -> Memory:
-        """The memory of a document that is ready; the most recently used ones stay open."""
-        with self._memories_lock:
-            memory = self._memories.pop(document.id, None)
-            if memory is None:
-                memory = Memory.load(self.documents.memory_path(document), verify=False)
-            self._memories[document.id] = memory
-            while len(self._memories) > _OPEN_MEMORIES:
-                self._memories.popitem(last=False)
-            return memory
-
-    def _close_memory(self, document: StoredDocument) -> None:
-        with self._memories_lock:
-            self._memories.pop(document.id, None)
-
-    def _run(self) -> None:
-        """Index waiting documents, one after the other, until the worker is closed."""
-        for document in self.documents.all():
-            if document.state == "ready":
-                self._attempt(self._check_memory, document)
-        while not self._closing.is_set():
-            waiting = self._next_waiting()
-            if waiting is None:
-                self._wake_up.wait()
-                self._wake_up.clear()
-            else:
-                self._attempt(self._index, waiting)
-
-    def _next_waiting(self) -> StoredDocument | None:
-        """Return the oldest waiting document; those that the disk refused come last, so that they block no others."""
-        waiting = [document for document in self.documents.all() if document.state == "waiting"]
-        return min(waiting, key=lambda document: self._postponed.get(document.id, 0.0), default=None)
-
-    def _attempt(self, step: Callable[[StoredDocument], None], document: StoredDocument) -> None:
-        """Run a step for one document; no error may end the thread, since all other documents would wait forever."""
-        try:
-            step(document)
-        except (StorageError, OSError) as error:  # such as a full disk, which may have room later
-            reason = getattr(error.__cause__ or error, "strerror", None) or error
-            self._set_state(document, state="waiting", error=f"storage is not available ({reason}); trying again")
-            self._postponed[document.id] = time.monotonic()
-            self._closing.wait(self._retry_seconds)
-        except Exception as error:
-            message = str(error) if isinstance(error, UnlimiformerError) else f"{type(error).__name__}: {error}"
-            self._set_state(document, state="failed", error=message)
-
-    def _set_state(self, document: StoredDocument, **changes: Any) -> None:
-        with suppress(OSError):  # a full disk: the change holds in this process, and the next one starts over anyway
-            self.documents.update(document.id, **changes)
-
-    def _check_memory(self, document: StoredDocument) -> None:
-        """Index a document again if its memory is unusable, such as one that another model made."""
-        try:
-            self.wrapped.engine.check(self.open_memory(document))
-        except (UnlimiformerError, OSError):
-            self._set_state(document, state="waiting")
-
-    def _index(self, document: StoredDocument) -> None:
-        def on_progress(done: int, total: int) -> None:
-            self._progress[document.id] = (done, total)
-            if self._closing.is_set() or self.documents.get(document.id) is None:
-                raise CancelledError
-            self.model_lock.yield_to_answers()
-
-        try:
-            with self.model_lock.for_indexing():
-                self.documents.update(document.id, state="reading", error=None)
-                if self.documents.get(document.id) is None:
-                    return
-                self._progress.pop(document.id, None)
-                content, folder = self.documents.content(document), self.documents.memory_path(document)
-                memory = index_or_replace(self.wrapped, content, folder, on_progress)
-                self._close_memory(document)  # an older one, of another model
-            self.documents.update(document.id, state="ready", tokens=len(memory))
-        except CancelledError:
-            self._set_state(document, state="waiting")
-        finally:
-            if self.documents.get(document.id) is None:  # removed meanwhile; its folder was created again
                 shutil.rmtree(self.documents.memory_path(document).parent, ignore_errors=True)

@@ -6,7 +6,7 @@ import errno
 import hashlib
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..errors import StorageError
@@ -14,6 +14,7 @@ from ..errors import StorageError
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
 _NAME_TAKEN = (errno.ENOTDIR, errno.EEXIST, errno.EISDIR)
+_LASTING = (*_NAME_TAKEN, errno.ENOENT, errno.ENAMETOOLONG, errno.ELOOP)
 
 
 def cache_folder() -> Path:
@@ -39,13 +40,52 @@ def folder_size(folder: Path) -> int:
 
 
 def atomic_write(path: Path, text: str) -> None:
-    """Write a text file so that after a crash it has either its old or its new content."""
+    """Write a text file so that after a crash or a power cut it has either its old or its new content."""
     part = path.with_name(path.name + ".part")
-    with part.open("w", encoding="utf-8", newline="\n") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)
+    try:
+        with part.open("w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except BaseException:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make sure that files which were renamed in a folder keep their new names after a power cut."""
+    if os.name == "nt":  # Windows opens no folders, and writes their changes through
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def os_error_behind(error: BaseException) -> OSError | None:
+    """The error of the file system that led to an error; None if there is none."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OSError) and seen.errno is not None:
+            return seen
+        seen = seen.__cause__ or seen.__context__
+    return None
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether a full disk led to an error."""
+    refusal = os_error_behind(error)
+    return refusal is not None and refusal.errno in _DISK_FULL
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether a failure of the file system may end by itself: all but something missing or of the wrong kind."""
+    refusal = os_error_behind(error)
+    return isinstance(error, (OSError, StorageError)) and (refusal is None or refusal.errno not in _LASTING)
 
 
 @contextmanager

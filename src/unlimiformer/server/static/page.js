@@ -58,6 +58,7 @@ async function* readEvents(response) {
     for (let end = buffer.indexOf("\n\n"); end >= 0; end = buffer.indexOf("\n\n")) {
       const [kind, data] = buffer.slice(0, end).split("\n");
       buffer = buffer.slice(end + 2);
+      if (data === undefined) continue; // a comment, which keeps the connection
       yield { kind: kind.slice("event: ".length), content: JSON.parse(data.slice("data: ".length)) };
     }
   }
@@ -115,7 +116,7 @@ function showDocumentState(element, doc) {
     const bar = createElement("progress", { max: doc.of, value: doc.done });
     bar.setAttribute("aria-label", "Indexing progress");
     element.replaceChildren(bar, `Indexing ${doc.done.toLocaleString()} of ${doc.of.toLocaleString()} windows${remainingTime(doc)}`);
-  } else element.textContent = "Waiting to be indexed";
+  } else element.textContent = doc.state === "checking" ? "Being checked" : "Waiting to be indexed";
 }
 
 // The time that is left, from the windows that were indexed since this page first saw the document.
