@@ -25,7 +25,7 @@ from .encode import EncodeFn, Progress, TokenizedInput, encode_windows, plan_inp
 from .fingerprint import model_digest, tokenizer_digest
 from .memory import EncodingSpec, Memory, RowSpec
 from .sink import IndexSink, RamSink
-from .storage import PartialWrite
+from .partial_write import PartialWrite
 from .writer import MemoryWriter
 
 _OVERLAP, _CAUSAL_OVERLAP = 0.5, 0.25
