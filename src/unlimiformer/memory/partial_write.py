@@ -194,8 +194,9 @@ class PartialWrite:
 
     def _close(self) -> None:
         with ExitStack() as stack:  # every file is closed, even if closing one of them fails
-            for file in (self._checkpoints, *self._arrays.values()):
-                stack.callback(file.close)
+            stack.callback(self._checkpoints.close)
+            for array in self._arrays.values():
+                stack.callback(array.close)
 
 
 def _truncate(path: Path, size: int) -> None:
