@@ -34,6 +34,7 @@ class ArrayFile:
         self.rows = 0
         self._checksum = sha256()
         self._file: BinaryIO | None = None
+        self._is_synced = True
 
     @property
     def nbytes(self) -> int:
@@ -50,6 +51,7 @@ class ArrayFile:
         assert self.row_type == (rows.dtype, tuple(rows.shape[1:])), "all rows of an array have one type"
         if self._file is None:
             self._file = self.path.open("ab")
+        self._is_synced = False
         raw = raw_bytes(rows)
         self._file.write(raw.data)
         self._checksum.update(raw.data)
@@ -76,9 +78,10 @@ class ArrayFile:
 
     def sync(self) -> None:
         """Wait until all rows are on disk."""
-        if self._file is not None:
+        if self._file is not None and not self._is_synced:
             self._file.flush()
             os.fsync(self._file.fileno())
+            self._is_synced = True
 
     def close(self) -> None:
         """Close the file; the next append opens it again."""
