@@ -1,8 +1,8 @@
 """Chaos: `python bench/chaos.py [--kills 1000] [--minutes 60] [--seed 1] [--only index,serve]`.
 
-Kills commands at random moments (SIGKILL) and starts them again until they finish, kills the workers of `run`, lets disks
-run full, and flips bits of finished and unfinished memories; then compares with what an undisturbed run gives. Tiny
-random models and small texts; every process is forked from this one, so that a start takes no time. Writes
+Kills commands at random moments (SIGKILL) and starts them again until they finish, kills the workers of `run`, lets
+disks run full, and flips bits of finished and unfinished memories; then compares with what an undisturbed run gives.
+Tiny random models and small texts; every process is forked from this one, so that a start takes no time. Writes
 bench/results/chaos.json after every step; the same command continues there.
 """
 

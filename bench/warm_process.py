@@ -7,9 +7,10 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
-_SLOW = [
+_SLOW = (
     "torch",
     "transformers",
     "transformers.models.auto",
@@ -37,7 +38,7 @@ _SLOW = [
     "rich.progress",
     "rich.status",
     "pydantic.type_adapter",
-]
+)
 _FAILED = 99  # exit code of a function that raised
 
 
@@ -84,10 +85,8 @@ class WarmProcess:
         """Kill it as a power cut would, then what it has started."""
         os.kill(self.pid, signal.SIGKILL)
         self.wait(60)
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
 
     def _run(self, function: Callable[[], object]) -> None:
         code = _FAILED
