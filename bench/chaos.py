@@ -91,7 +91,7 @@ class Chaos:
 
         _, seconds = self._reference(name)
         process, killed = self._start(name, work), 0
-        while not process.wait(generator.uniform(0, seconds)) and killed < _KILLS:
+        while not process.wait(generator.uniform(0, seconds / 2)) and killed < _KILLS:
             try:
                 workers = psutil.Process(process.pid).children()
                 if workers:
@@ -228,24 +228,31 @@ def main() -> None:
     if arguments.output.exists():
         stored = json.loads(arguments.output.read_text())
         results = stored if stored["seed"] == arguments.seed else results
-    end = time.monotonic() + 60 * arguments.minutes
-    import_slow_libraries()
-    folder = Path(tempfile.mkdtemp(prefix="chaos-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
-    chaos = Chaos(folder, arguments.seed)
-    names, counts = steps(arguments.only), results["steps"]
-    while time.monotonic() < end and (name := next_step(names, counts, arguments.kills)):
-        done = counts.setdefault(name, {})
-        for key, count in chaos.step(name, done.get("steps", 0)).items():
-            done[key] = done.get(key, 0) + count
-        results["failures"] = (results["failures"] + chaos.failures)[:_FAILURES]
-        chaos.failures.clear()
-        part = arguments.output.with_suffix(".part")
-        part.write_text(json.dumps(results, indent=1) + "\n")
-        part.replace(arguments.output)
+    names, end = steps(arguments.only), time.monotonic() + 60 * arguments.minutes
+    if next_step(names, results["steps"], arguments.kills):
+        import_slow_libraries()
+        folder = Path(tempfile.mkdtemp(prefix="chaos-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
+        chaos = Chaos(folder, arguments.seed)
+        while time.monotonic() < end and (name := next_step(names, results["steps"], arguments.kills)):
+            _add_step(results, name, chaos)
+            part = arguments.output.with_suffix(".part")
+            part.write_text(json.dumps(results, indent=1) + "\n")
+            part.replace(arguments.output)
+        if chaos.failures:
+            raise SystemExit(
+                f"something was lost or wrong: see {arguments.output}; the files are in {folder}"
+            )
+        shutil.rmtree(folder)
     print(json.dumps(results, indent=1))
-    if results["failures"]:
-        raise SystemExit(f"something was lost or wrong; the files are in {folder}")
-    shutil.rmtree(folder)
+
+
+def _add_step(results: dict, name: str, chaos: Chaos) -> None:
+    """Do one step and add its counts."""
+    known = len(chaos.failures)
+    done = results["steps"].setdefault(name, {})
+    for key, count in chaos.step(name, done.get("steps", 0)).items():
+        done[key] = done.get(key, 0) + count
+    results["failures"] = (results["failures"] + chaos.failures[known:])[:_FAILURES]
 
 
 if __name__ == "__main__":
