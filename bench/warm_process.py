@@ -53,6 +53,8 @@ class WarmProcess:
 
     def __init__(self, function: Callable[[], object], log: Path) -> None:
         self._out, self._err = log.with_suffix(".out"), log.with_suffix(".err")
+        for path in (self._out, self._err):  # here, so that nobody reads what an earlier process has written
+            path.write_bytes(b"")
         self.code: int | None = None
         self.pid = os.fork()
         if self.pid == 0:
@@ -93,7 +95,7 @@ class WarmProcess:
         try:
             os.setsid()
             for descriptor, path in ((0, os.devnull), (1, self._out), (2, self._err)):
-                flags = os.O_RDONLY if descriptor == 0 else os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+                flags = os.O_RDONLY if descriptor == 0 else os.O_WRONLY
                 os.dup2(os.open(path, flags), descriptor)
             # so that the workers of `run` need not import everything again; a forked worker works like a spawned one
             get_context = multiprocessing.get_context
