@@ -1,5 +1,6 @@
 """Processes that are forked from this one, which has imported the slow libraries and never computes anything itself."""
 
+import ctypes
 import importlib
 import multiprocessing
 import os
@@ -39,6 +40,7 @@ _SLOW = (
     "rich.status",
     "pydantic.type_adapter",
 )
+_END_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _FAILED = 99  # exit code of a function that raised
 
 
@@ -94,6 +96,8 @@ class WarmProcess:
         code = _FAILED
         try:
             os.setsid()
+            if sys.platform == "linux":  # it ends with this process, whatever ends it
+                ctypes.CDLL(None).prctl(_END_WITH_PARENT, signal.SIGKILL)
             for descriptor, path in ((0, os.devnull), (1, self._out), (2, self._err)):
                 flags = os.O_RDONLY if descriptor == 0 else os.O_WRONLY
                 os.dup2(os.open(path, flags), descriptor)
