@@ -4,6 +4,7 @@
 # make lint           run lint and type checks only
 # make demo           ask a real model questions about a whole novel; needs nothing but the package index
 # make bench          run the benchmarks, write bench/results and the tables of README and docs
+# make chaos          kill commands, fill disks and flip bits for an hour, write bench/results/chaos.json (CHAOS="--minutes 5")
 # make default-model  train flan-t5-small-answers again (an hour or two); needs QMSum's training split as qmsum/train.jsonl
 # make docs           write the generated parts of README and docs
 PYTHON ?= python3
@@ -12,8 +13,9 @@ BIN := $(VENV)/bin
 TORCH ?= 2.13.0
 TESTS ?= tests
 DEMO ?=
+CHAOS ?=
 
-.PHONY: setup test test-processors lint demo bench default-model docs clean
+.PHONY: setup test test-processors lint demo bench chaos default-model docs clean
 
 setup: $(VENV)/.ready
 
@@ -71,6 +73,10 @@ bench: setup
 	$(BIN)/python bench/provenance.py
 	$(BIN)/python bench/serve_load.py
 	$(BIN)/python bench/readme_table.py
+
+# One thread for each process; as root, small disks are mounted, otherwise the size of files is limited.
+chaos: setup
+	$(BIN)/python bench/chaos.py $(CHAOS)
 
 docs: setup
 	$(BIN)/python bench/readme_table.py

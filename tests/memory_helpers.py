@@ -8,6 +8,8 @@ from typing import Any
 
 from conftest import make_book
 
+from unlimiformer.memory.checkpoints import CheckpointFile
+
 GREEDY = {"max_new_tokens": 6, "do_sample": False, "num_beams": 1}
 
 
@@ -35,14 +37,22 @@ def stop_after(windows: int) -> Callable[[int, int], None]:
     return progress
 
 
-def interrupt_call(function: Callable, number: int, counter: list[int] | None = None) -> Callable:
+def windows_recorded(memory: Path) -> int:
+    """The number of windows that the newest checkpoint of an unfinished memory vouches for; 0 without one."""
+    checkpoints, _ = CheckpointFile(memory / "partial" / "checkpoints.jsonl").read()
+    return checkpoints[-1].done if checkpoints else 0
+
+
+def interrupt_call(
+    function: Callable, number: int, counter: list[int] | None = None, error: BaseException | None = None
+) -> Callable:
     """Wrap a function so that its call number `number` raises; functions with one `counter` are counted together."""
     calls = [0] if counter is None else counter
 
     def wrapper(*args: Any) -> Any:
         calls[0] += 1
         if calls[0] == number:
-            raise Interrupted
+            raise error or Interrupted
         return function(*args)
 
     return wrapper

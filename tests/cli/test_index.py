@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
+from memory_helpers import windows_recorded
 from warm_cli import error_line, run
 
 
@@ -73,9 +75,8 @@ def test_an_interrupted_run_continues(t5_folder, memory, tmp_path, signal_name):
         stderr=subprocess.PIPE,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background ignores it
     )
-    checkpoint = tmp_path / "book.memory" / "partial" / "journal.json"
     for _ in range(6000):
-        if checkpoint.exists() and json.loads(checkpoint.read_text())["done"] > 8:
+        if windows_recorded(Path(memory)) > 8:
             break
         time.sleep(0.02)
     process.send_signal(getattr(signal, signal_name))

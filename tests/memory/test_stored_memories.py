@@ -61,7 +61,7 @@ def test_appending_reuses_the_windows(name, tokenizer, tmp_path):
     assert 0 < progress[0][0] < progress[0][1]
 
 
-def test_an_interrupted_write_is_finished(tokenizer, tmp_path):
+def test_an_interrupted_write_without_checksums_is_started_anew(tokenizer, tmp_path, caplog):
     name = "encoder-decoder-partial"
     shutil.copytree(FOLDER / name, tmp_path / "m")
     with pytest.raises(UnlimiformerError, match="is not finished"):
@@ -71,7 +71,8 @@ def test_an_interrupted_write_is_finished(tokenizer, tmp_path):
         memory = u.index(TEXT, folder=tmp_path / "m", progress=lambda *done: progress.append(done))
         tokens = u.generate(memory, prompt=PROMPT, **GENERATION).token_ids.tolist()
         new = u.index(TEXT)
-    assert progress[0] == (8, memory.windows) and memory.windows > 8
+    assert progress[0] == (0, memory.windows)
+    assert "of an earlier version, without checksums; it is started anew" in caplog.text
     assert tokens == GENERATED[name]
     _assert_same_states(Memory.load(tmp_path / "m", verify=True), new)
 

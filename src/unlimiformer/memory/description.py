@@ -84,10 +84,11 @@ def _is_valid(description: dict[str, Any]) -> bool:
     arrays = description.get("arrays")
     if not isinstance(description.get("about"), dict) or not isinstance(arrays, dict):
         return False
-    return all(_ARRAY_NAME.fullmatch(name) and _is_valid_entry(entry) for name, entry in arrays.items())
+    return all(_ARRAY_NAME.fullmatch(name) and is_valid_entry(entry) for name, entry in arrays.items())
 
 
-def _is_valid_entry(entry: Any) -> bool:
+def is_valid_entry(entry: Any) -> bool:
+    """Whether the dtype, shape and checksum of an array have the expected types."""
     if not isinstance(entry, dict):
         return False
     dtype, digest, shape = entry.get("dtype"), entry.get("sha256"), entry.get("shape")

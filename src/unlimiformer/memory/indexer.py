@@ -24,8 +24,8 @@ from ..text.windows import WindowSpec
 from .encode import EncodeFn, Progress, TokenizedInput, encode_windows, plan_input_windows
 from .fingerprint import model_digest, tokenizer_digest
 from .memory import EncodingSpec, Memory, RowSpec
+from .partial_write import PartialWrite
 from .sink import IndexSink, RamSink
-from .storage import PartialWrite
 from .writer import MemoryWriter
 
 _OVERLAP, _CAUSAL_OVERLAP = 0.5, 0.25

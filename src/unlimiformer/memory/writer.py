@@ -6,8 +6,10 @@ text that has grown since, are kept up to the first window that contains another
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Iterable, Iterator
-from typing import Any
+from hashlib import sha256
 
 import torch
 from torch import Tensor
@@ -16,14 +18,17 @@ from ..datastore import ExactStore, encode_rows
 from ..errors import InputError, MemoryMismatchError
 from ..text.document_text import Location
 from ..text.tokenization import Tokens
+from ..text.windows import Window
+from .array_file import raw_bytes
+from .checkpoints import Checkpoint
 from .description import is_memory
 from .encode import EncodedChunk, TokenizedInput, plan_input_windows
 from .memory import EncodingSpec, Memory, describe
-from .storage import PartialWrite
+from .partial_write import PartialWrite
 
 _STATE_ARRAYS = ("states", "scales", "first_window")
-_TEXT_ARRAYS = ("text", "token_ids", "offsets")
-_COPY_ROWS = 1 << 14  # rows copied at a time
+_COPY_BATCHES = 64  # batches of windows copied at a time
+_LOG = logging.getLogger(__name__)
 
 
 class MemoryWriter:
@@ -37,7 +42,6 @@ class MemoryWriter:
         self, partial_write: PartialWrite, spec: EncodingSpec, batch_size: int, overwrite: bool = False
     ) -> None:
         self._partial, self._spec, self._overwrite = partial_write, spec, overwrite
-        self._checkpoint = partial_write.load_checkpoint()
         self.batch_size = batch_size
         self.store_dtype = torch.float32
         self.done = 0
@@ -45,30 +49,34 @@ class MemoryWriter:
 
     def write_text(self, pieces: Iterable[str]) -> Iterator[str]:
         """Store the text and pass its pieces on."""
-        self._partial.drop("new_text")
+        self._partial.drop("text")
         for piece in pieces:
             if piece:
-                self._partial.append("new_text", torch.frombuffer(bytearray(_to_utf8(piece)), dtype=torch.uint8))
+                self._partial.append("text", torch.frombuffer(bytearray(_to_utf8(piece)), dtype=torch.uint8))
                 yield piece
 
     def write_tokens(self, tokens: Iterable[Tokens]) -> TokenizedInput:
         """Store the tokens, reuse windows that were encoded before, and return the tokens mapped from disk."""
         partial, prefix_length = self._partial, len(self._spec.prefix)
-        partial.drop("new_token_ids")
-        partial.drop("new_offsets")
+        partial.drop("token_ids")
+        partial.drop("offsets")
         prefix_offsets = torch.zeros((prefix_length, 2), dtype=torch.int64)
-        partial.append("new_token_ids", torch.tensor(self._spec.prefix, dtype=torch.int32))
+        partial.append("token_ids", torch.tensor(self._spec.prefix, dtype=torch.int32))
         for part in tokens:
-            partial.append("new_token_ids", part.ids.to(torch.int32))
+            partial.append("token_ids", part.ids.to(torch.int32))
             if part.offsets is not None:
-                partial.append("new_offsets", torch.cat((prefix_offsets, part.offsets)))
+                partial.append("offsets", torch.cat((prefix_offsets, part.offsets)))
                 prefix_offsets = prefix_offsets[:0]
-        self.windows = len(plan_input_windows(self._read_tokens("new_token_ids"), self._spec.window_spec))
-        self._reuse_windows()
-        for name in _TEXT_ARRAYS:
-            partial.rename(f"new_{name}", name)
-        self._save_checkpoint()
-        return self._read_tokens("token_ids")
+        ids = partial.array("token_ids")
+        assert ids is not None
+        source = TokenizedInput(ids[prefix_length:], torch.tensor(self._spec.prefix, dtype=torch.long), {})
+        plan = plan_input_windows(source, self._spec.window_spec)
+        self.windows = len(plan)
+        self._checksum = InputChecksum(self._spec, ids, plan)
+        self._resume(InputChecksum(self._spec, ids, plan))
+        if is_memory(partial.folder):
+            self._copy_finished(ids, plan)
+        return source
 
     def put(self, chunk: EncodedChunk) -> None:
         """Store the states of the next window."""
@@ -82,7 +90,8 @@ class MemoryWriter:
     def commit(self, windows_done: int) -> None:
         """Record how many windows are stored: an interrupted run continues from there."""
         self.done = windows_done
-        self._save_checkpoint()
+        inputs = self._checksum.of_windows(windows_done)
+        self._partial.checkpoint(windows_done, _STATE_ARRAYS, batch_size=self.batch_size, inputs=inputs)
 
     def memory(self) -> Memory:
         """The memory as it is on disk so far."""
@@ -100,101 +109,114 @@ class MemoryWriter:
             self._partial.append(name, array)
         self._partial.publish(describe(self._spec, self.windows, self.batch_size, search, locations))
 
-    def _save_checkpoint(self) -> None:
-        fields: dict[str, Any] = {"recipe": self._spec.to_dict(), "batch_size": self.batch_size}
-        self._partial.save_checkpoint(self.done, **fields)
-
-    def _read_tokens(self, name: str) -> TokenizedInput:
-        ids, prefix_length = self._partial.array(name), len(self._spec.prefix)
-        assert ids is not None
-        return TokenizedInput(ids[prefix_length:], torch.tensor(self._spec.prefix, dtype=torch.long), {})
-
-    def _reuse_windows(self) -> None:
-        """Keep the windows that an unfinished write, or else the finished memory, shares with the new text."""
-        partial = self._partial
-        new_ids = partial.array("new_token_ids")
-        assert new_ids is not None
-        if self._checkpoint.get("done", 0) > 0 and not self._overwrite:
-            self._resume(new_ids)
-            return
-        for name in _STATE_ARRAYS:
-            partial.drop(name)
-        self._save_checkpoint()
-        if is_memory(partial.folder):
-            self.done = self._copy_finished(new_ids)
-
-    def _resume(self, new_ids: Tensor) -> None:
+    def _resume(self, checksum: InputChecksum) -> None:
         """Continue an interrupted run, which must be of the same settings and of nearly the same text."""
-        partial, checkpoint = self._partial, self._checkpoint
-        row_types = checkpoint.get("rows", {})
-        partial.resume_array("token_ids", row_types["token_ids"])
-        old_ids = partial.array("token_ids")
-        assert old_ids is not None
-        same_spec = EncodingSpec.from_dict(checkpoint["recipe"]) == self._spec
-        if not same_spec or not _is_same_text(old_ids, new_ids):
-            raise MemoryMismatchError(
-                f"{partial.folder} holds the unfinished memory of another text or setting "
-                f"({checkpoint['done']} windows); finish that, remove {partial.folder / 'partial'}, "
-                "or give another path"
-            )
-        self.batch_size = checkpoint["batch_size"]
-        self.done, rows = self._count_reusable(old_ids, new_ids, checkpoint["done"])
-        for name in _STATE_ARRAYS:
-            if name in row_types:
-                partial.resume_array(name, row_types[name])
-        self._save_checkpoint()  # before anything changes: it is true before and after
-        for name in _STATE_ARRAYS:
-            if not self.done:
-                partial.drop(name)
-            elif name in row_types and name != "first_window":
-                partial.truncate(name, rows)
-
-    def _copy_finished(self, new_ids: Tensor) -> int:
-        """Copy the windows that the finished memory in the folder shares with the new text, and count them."""
         partial = self._partial
+        recorded = partial.checkpoints()
+        shared = self._shared_with(recorded, checksum)
+        shared_windows = shared[-1].done if shared else 0
+        if recorded and not self._overwrite:
+            all_but_one_batch = recorded[-1].done - recorded[-1].about["batch_size"]  # the last one ends with the text
+            if 2 * shared_windows < all_but_one_batch:
+                raise MemoryMismatchError(
+                    f"{partial.folder} holds the unfinished memory of another text or setting "
+                    f"({recorded[-1].done} windows); finish that, remove {partial.folder / 'partial'}, "
+                    "or give another path"
+                )
+        kept = partial.resume(_STATE_ARRAYS, shared)
+        if kept is not None:
+            self.done, self.batch_size = kept.done, kept.about["batch_size"]
+        if self.done < shared_windows:
+            _LOG.warning(
+                "%s: %d of %d windows of its unfinished memory are damaged and are encoded again",
+                *(partial.folder, shared_windows - self.done, shared_windows),
+            )
+
+    def _shared_with(self, recorded: list[Checkpoint], checksum: InputChecksum) -> list[Checkpoint]:
+        """The checkpoints whose windows the text has as well."""
+        shared = []
+        for checkpoint in recorded:
+            if checkpoint.done > self.windows or checksum.of_windows(checkpoint.done) != checkpoint.about["inputs"]:
+                break
+            # windows of one batch are encoded together, and always with the same neighbours
+            if checkpoint.done == self.windows or checkpoint.done % checkpoint.about["batch_size"] == 0:
+                shared.append(checkpoint)
+        return shared
+
+    def _copy_finished(self, ids: Tensor, plan: list[Window]) -> None:
+        """Copy the windows behind those that are done which the finished memory in the folder shares with the text."""
+        memory = self._load_finished(ids)
+        if memory is None or (self.done and memory.batch_size != self.batch_size):
+            return
+        self.batch_size = memory.batch_size or self.batch_size
+        shared = self._count_shared(memory, ids, plan)
+        arrays = {"states": memory.store.states, "scales": memory.store.scales}
+        if shared > self.done == 0 and memory.first_window is not None:
+            self._partial.append("first_window", memory.first_window)
+        prefix_length, step = len(self._spec.prefix), _COPY_BATCHES * self.batch_size
+        first_row = prefix_length + plan[self.done - 1].keep_end if self.done else 0
+        while self.done < shared:
+            done = min(self.done + step, shared)
+            end_row = prefix_length + plan[done - 1].keep_end
+            for name, array in arrays.items():
+                if array is not None:
+                    self._partial.append(name, array[first_row:end_row])
+            self.commit(done)
+            first_row = end_row
+
+    def _load_finished(self, new_ids: Tensor) -> Memory | None:
+        """The finished memory in the folder; None if it is of another kind and may be replaced."""
+        folder = self._partial.folder
+        may_be_replaced = self._overwrite or self.done > 0  # the run that began this write was allowed to
         try:
-            memory = Memory.load(partial.folder)
+            memory = Memory.load(folder)
         except MemoryMismatchError:
-            if self._overwrite:
-                return 0
+            if may_be_replaced:
+                return None
             raise
         assert memory.spec is not None
         changes = self._spec.differences(memory.spec)
-        if changes or not _is_same_text(memory.token_ids, new_ids):
-            if self._overwrite:
-                return 0
-            reason = ", ".join(changes) if changes else "another text"
-            raise MemoryMismatchError(
-                f"{partial.folder} is a memory made with {reason}; give another path, or allow "
-                "it to be overwritten (--overwrite)"
-            )
-        self.batch_size = memory.batch_size or self.batch_size
-        windows, rows = self._count_reusable(memory.token_ids, new_ids, memory.windows)
-        if windows:
-            arrays = (memory.store.states, memory.store.scales, memory.first_window)
-            for name, array in zip(_STATE_ARRAYS, arrays, strict=True):
-                if array is not None:
-                    for part in array[: None if name == "first_window" else rows].split(_COPY_ROWS):
-                        partial.append(name, part)
-        return windows
-
-    def _count_reusable(self, old_ids: Tensor, new_ids: Tensor, done: int) -> tuple[int, int]:
-        """How many of the `done` encoded windows of the old text the new text shares, and how many rows they have."""
-        spec, prefix_length = self._spec, len(self._spec.prefix)
-        prefix = torch.tensor(spec.prefix, dtype=torch.long)
-        old_plan, new_plan = (
-            plan_input_windows(TokenizedInput(ids[prefix_length:], prefix, {}), spec.window_spec)
-            for ids in (old_ids, new_ids)
+        if not changes and _is_same_text(memory.token_ids, new_ids):
+            return memory
+        if may_be_replaced:
+            return None
+        reason = ", ".join(changes) if changes else "another text"
+        raise MemoryMismatchError(
+            f"{folder} is a memory made with {reason}; give another path, or allow it to be overwritten (--overwrite)"
         )
-        common_tokens = _common_length(old_ids, new_ids) - prefix_length
+
+    def _count_shared(self, memory: Memory, ids: Tensor, plan: list[Window]) -> int:
+        """How many windows of a finished memory the text has as well."""
+        prefix = memory.prefix_ids
+        old_plan = plan_input_windows(TokenizedInput(memory.text_ids, prefix, {}), self._spec.window_spec)
+        common_tokens = _common_length(memory.token_ids, ids) - prefix.shape[0]
         windows = 0
-        for old_window, new_window in zip(old_plan[:done], new_plan, strict=False):
+        for old_window, new_window in zip(old_plan, plan, strict=False):
             if old_window != new_window or new_window.end > common_tokens:
                 break
             windows += 1
-        if windows < len(new_plan):  # windows of one batch are encoded together, and always with the same neighbours
+        if windows < len(plan):  # windows of one batch are encoded together, and always with the same neighbours
             windows -= windows % self.batch_size
-        return windows, prefix_length + new_plan[windows - 1].keep_end if windows else 0
+        return windows
+
+
+class InputChecksum:
+    """A running checksum of what decides the states of the first windows: the settings, and the windows' tokens."""
+
+    def __init__(self, spec: EncodingSpec, token_ids: Tensor, plan: list[Window]) -> None:
+        self._token_ids, self._plan, self._prefix_length = token_ids, plan, len(spec.prefix)
+        self._checksum = sha256(json.dumps(spec.to_dict(), sort_keys=True).encode())
+        self._windows = self._tokens = 0
+
+    def of_windows(self, windows: int) -> str:
+        """The checksum of the first windows, at least as many as in the call before."""
+        for window in self._plan[self._windows : windows]:
+            end = self._prefix_length + window.end
+            self._checksum.update(f"{window.start} {window.keep_end} {end};".encode())
+            self._checksum.update(raw_bytes(self._token_ids[self._tokens : end]).data)
+            self._tokens = end
+        self._windows = windows
+        return self._checksum.hexdigest()
 
 
 def _to_utf8(piece: str) -> bytes:

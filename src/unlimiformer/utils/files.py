@@ -8,11 +8,13 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Literal
 
 from ..errors import StorageError
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
+_TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
 _NAME_TAKEN = (errno.ENOTDIR, errno.EEXIST, errno.EISDIR)
 _LASTING = (*_NAME_TAKEN, errno.ENOENT, errno.ENAMETOOLONG, errno.ELOOP)
 
@@ -89,12 +91,14 @@ def may_pass(error: BaseException) -> bool:
 
 
 @contextmanager
-def friendly_os_errors(path: Path, resumable: bool = False) -> Iterator[None]:
-    """Turn an `OSError` while writing `path` into a `StorageError` that says what to do.
+def friendly_os_errors(
+    path: Path, resumable: bool = False, action: Literal["read", "write"] = "write"
+) -> Iterator[None]:
+    """Turn an `OSError` while writing or reading `path` into a `StorageError` that says what to do.
 
     Parameters
     ----------
-    path : the file or folder that is written; the message names it.
+    path : the file or folder that is written or read; the message names it.
     resumable : the work continues where it stopped when it is started again; the message says so.
     """
     try:
@@ -106,9 +110,11 @@ def friendly_os_errors(path: Path, resumable: bool = False) -> Iterator[None]:
         if error.errno in _DISK_FULL:
             advice = f"the disk is full: free some space, then {retry}"
         elif error.errno in _NO_PERMISSION:
-            advice = "no permission to write there: choose another folder"
+            advice = f"no permission to {action} there: choose another folder"
         elif error.errno in _NAME_TAKEN:
             advice = "a file or folder of that name is in the way: choose another path"
+        elif error.errno in _TOO_MANY_FILES:
+            advice = f"too many files are open (see `ulimit -n`): close some, then {retry}"
         else:
             advice = retry
-        raise StorageError(f"cannot write {path} ({error.strerror}): {advice}") from error
+        raise StorageError(f"cannot {action} {path} ({error.strerror}): {advice}") from error
