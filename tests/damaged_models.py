@@ -168,7 +168,6 @@ MODEL_DAMAGE: dict[str, Damage] = {
     "weights: a missing tensor": tensors(lambda t: t.pop(_first_name(t))),
     "weights: no tensors": tensors(lambda t: t.clear()),
     "weights: not a number": tensors(lambda t: t[_first_name(t)].fill_(float("nan"))),
-    "weights: whole numbers": tensors(lambda t: t.update({_first_name(t): t[_first_name(t)].to(torch.int64)})),
     "weights: a folder": make_folder(WEIGHTS),
     "weights: missing": remove(WEIGHTS),
     "index: no JSON": several(remove(WEIGHTS), put(INDEX, "{")),
@@ -216,7 +215,6 @@ MODEL_DAMAGE: dict[str, Damage] = {
     "config: text as kind": fields(CONFIG, is_encoder_decoder="yes"),
     "config: an encoder-decoder": fields(CONFIG, is_encoder_decoder=True),
     "config: a number as attention": fields(CONFIG, attn_implementation=5),
-    "config: unknown quantization": fields(CONFIG, quantization_config={"quant_method": "nothing"}),
     "config: text as quantization": fields(CONFIG, quantization_config="4 bits"),
     "config: a folder": make_folder(CONFIG),
     # settings of generate
@@ -241,6 +239,18 @@ MODEL_DAMAGE: dict[str, Damage] = {
     "tokenizer: another's ids": fields(TOKENIZER, model={"type": "WordLevel", "vocab": {"w0": 999}, "unk_token": "w0"}),
     "tokenizer: a pattern that does not compile": fields(
         TOKENIZER, pre_tokenizer={"type": "Split", "pattern": {"Regex": "(("}, "behavior": "Removed", "invert": False}
+    ),
+    "tokenizer: a table that is none": fields(
+        TOKENIZER, normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"}
+    ),
+    "tokenizer: a token that is not there": fields(
+        TOKENIZER,
+        post_processor={
+            "type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": "zz", "type_id": 0}}],
+            "pair": [],
+            "special_tokens": {},
+        },
     ),
     "tokenizer: missing": several(remove(TOKENIZER), remove(TOKENIZER_CONFIG)),
     "tokenizer config: no JSON": put(TOKENIZER_CONFIG, "{"),
@@ -289,9 +299,7 @@ SEQ2SEQ_DAMAGE: dict[str, Damage] = {
     "gate: empty": put(GATE, b""),
     "gate: of other heads": lambda folder: save_file({"memory_gate.0": torch.ones(9)}, folder / GATE),
     "gate: of text": put(GATE, b"{}"),
-    "gate: whole numbers": lambda folder: save_file(
-        {"memory_gate.0": torch.ones(4, dtype=torch.int64)}, folder / GATE
-    ),
+    "gate: whole numbers": lambda folder: save_file({"memory_gate.0": torch.ones(4, dtype=torch.int64)}, folder / GATE),
     "gate: not a number": lambda folder: save_file({"memory_gate.0": torch.full((4,), torch.nan)}, folder / GATE),
     "gate: of no layer": lambda folder: save_file({"memory_gate.99": torch.ones(4)}, folder / GATE),
     "gate: of nothing": lambda folder: save_file({"colour": torch.ones(4)}, folder / GATE),
@@ -300,9 +308,8 @@ SEQ2SEQ_DAMAGE: dict[str, Damage] = {
         fields(CONFIG, decoder_start_token_id=None, bos_token_id=None),
         fields(GENERATION, decoder_start_token_id=None, bos_token_id=None),
     ),
-    "config: text as start token": fields(CONFIG, decoder_start_token_id="start"),
+    "generation: text as start token": fields(GENERATION, decoder_start_token_id="start"),
     "config: text as layers": fields(CONFIG, num_decoder_layers="two"),
-    "config: text as feed-forward": fields(CONFIG, feed_forward_proj="nothing"),
     "config: text as dropout": fields(CONFIG, dropout_rate="much"),
 }
 """Faults of an encoder–decoder."""
@@ -314,6 +321,10 @@ ADAPTER_DAMAGE: dict[str, Damage] = {
     "no base": fields(ADAPTER, base_model_name_or_path=None),
     "a number as base": fields(ADAPTER, base_model_name_or_path=7),
     "missing base": fields(ADAPTER, base_model_name_or_path="/nothing/here"),
+    "base of another kind": lambda folder: fields(ADAPTER, base_model_name_or_path=str(folder.parent / "t5"))(folder),
+    "base of another size": lambda folder: fields(ADAPTER, base_model_name_or_path=str(folder.parent / "gemma2"))(
+        folder
+    ),
     "its own base": lambda folder: fields(ADAPTER, base_model_name_or_path=str(folder))(folder),
     "unknown type": fields(ADAPTER, peft_type="NOTHING"),
     "a list as type": fields(ADAPTER, peft_type=["LORA"]),
@@ -326,13 +337,10 @@ ADAPTER_DAMAGE: dict[str, Damage] = {
     "unknown modules": fields(ADAPTER, target_modules=["nothing"]),
     "a number as modules": fields(ADAPTER, target_modules=5),
     "a pattern that does not compile": fields(ADAPTER, target_modules="(("),
-    "unknown key": fields(ADAPTER, colour="red"),
     "weights missing": remove(ADAPTER_WEIGHTS),
     "weights cut": raw_bytes(ADAPTER_WEIGHTS, lambda raw: raw[: len(raw) // 2]),
     "weights of noise": put(ADAPTER_WEIGHTS, b"junk" * 99),
-    "weights of another size": tensors(
-        lambda t: t.update({min(t): torch.ones(5, 5)}), ADAPTER_WEIGHTS
-    ),
+    "weights of another size": tensors(lambda t: t.update({min(t): torch.ones(5, 5)}), ADAPTER_WEIGHTS),
     "half of the weights": tensors(lambda t: t.pop(min(t)), ADAPTER_WEIGHTS),
     "weights of another model": tensors(lambda t: t.update(other=t.pop(min(t))), ADAPTER_WEIGHTS),
     "not a number": tensors(lambda t: t[min(t)].fill_(float("nan")), ADAPTER_WEIGHTS),

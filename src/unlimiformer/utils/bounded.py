@@ -1,7 +1,7 @@
 """Run foreign code that could take for ever or all memory, in a copy of this process that ends at its bounds.
 
-The copy is made by `fork`, which is cheap and safe for code that only computes, on Linux. On other systems, and where no
-copy can be made, the function runs in this process, without bounds.
+On Linux the copy is made by `fork`, which is cheap, and safe for code that only computes. On other systems, and where
+no copy can be made, the function runs in this process, without bounds.
 """
 
 from __future__ import annotations
