@@ -1,4 +1,4 @@
-"""Model folders with a fault give one clear error, soon, and run nothing: damaged files, wrong types, hostile authors."""
+"""Folders of models with one fault each give one clear error, soon, and nothing in them is run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CASES = [
 ]
 _THROUGH_THE_COMMAND_LINE = {
     "weights: cut in the numbers": "SafetensorError",
-    "pickle: hostile, by torch": "which are never unpickled",
+    "pickle: hostile, by torch": "which is never read",
     "config: deep": "config.json cannot be read",
     "config: text as layers": "num_hidden_layers",
     "generation: text as beams": "num_beams 'many'",

@@ -74,7 +74,7 @@ def test_gate_is_saved_per_layer(tmp_path):
     assert gates[:3] == [None] * 3 and torch.equal(gates[3], torch.tensor([1.0, 2.0]))
     with pytest.raises(InputError, match="gate of 2 heads, and layer 3 of the model has 5"):
         load_gates(str(tmp_path), [5] * 4)
-    with pytest.raises(InputError, match="has 'memory_gate.3', and the model has 3 layers"):
+    with pytest.raises(InputError, match=r"has 'memory_gate\.3', and the model has 3 layers"):
         load_gates(str(tmp_path), [2] * 3)
     (tmp_path / f"{GATE}.safetensors").write_bytes(json.dumps({}).encode())
     with pytest.raises(InputError, match=f"{GATE}.safetensors cannot be read"):

@@ -133,7 +133,7 @@ def _reason(error: BaseException, part: str) -> str:
     if kind in ("SafetensorError", "UnpicklingError"):
         part = part.rpartition(" or ")[2]  # not the config
     if kind == "UnpicklingError":  # torch's own text advises to trust the file
-        return f"its {part} are damaged, or hold more than tensors, which are never unpickled; get safetensors"
+        return f"its {part} are damaged, or hold more than tensors, which is never read; get safetensors"
     if isinstance(error, OSError | ImportError) and text:
         return text
     return f"its {part} cannot be used ({kind}{': ' if text else ''}{text}); get the model again"

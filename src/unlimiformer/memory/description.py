@@ -6,6 +6,7 @@ Only JSON is read, and every field is checked before it is used.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -13,7 +14,6 @@ from hashlib import sha256 as new_sha256
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from ..errors import MemoryMismatchError, StorageError
@@ -26,6 +26,7 @@ DTYPES = {
     for dtype in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bfloat16, *_FLOATS)
 }
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_LARGEST_SIZE = 1 << 48
 _ARRAY_NAME, _DIGEST = re.compile("[a-z_]+"), re.compile("[0-9a-f]{64}")
 
 
@@ -91,9 +92,9 @@ def _is_valid_entry(entry: Any) -> bool:
     if not isinstance(entry, dict):
         return False
     dtype, digest, shape = entry.get("dtype"), entry.get("sha256"), entry.get("shape")
-    if dtype not in DTYPES or not isinstance(digest, str) or not isinstance(shape, list):
+    if not isinstance(dtype, str) or dtype not in DTYPES or not isinstance(digest, str) or not isinstance(shape, list):
         return False
-    sizes_valid = all(isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in shape)
+    sizes_valid = all(type(size) is int and 0 <= size < _LARGEST_SIZE for size in shape)
     return bool(_DIGEST.fullmatch(digest)) and sizes_valid
 
 
@@ -111,4 +112,4 @@ def array_file_name(name: str, digest: str) -> str:
 
 def byte_count(dtype: torch.dtype, shape: Sequence[int]) -> int:
     """Size of an array in bytes."""
-    return dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+    return dtype.itemsize * math.prod(shape)

@@ -45,7 +45,14 @@ class Seq2SeqEngine(Engine):
         self.top_k = config.top_k or self.window
         self.hooks = HookManager(base, adapter, self.window)
         vocabulary_size = base.get_input_embeddings().num_embeddings
-        encoder = EncoderInfo(adapter.encoder(base), base.config, self.hooks.encode, self.window, vocabulary_size)
+        encoder = EncoderInfo(
+            adapter.encoder(base),
+            base.config,
+            self.hooks.encode,
+            self.window,
+            vocabulary_size,
+            width=self.hooks.attentions[0].states_width,
+        )
         self._indexer = Indexer(config, tokenizer, encoder)
         self._reader = None
         if config.selection == "reread":
