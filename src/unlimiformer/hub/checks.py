@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError, UnlimiformerError, UnsupportedModelError
+from ..utils.optional import require
 
 ADAPTER, CONFIG = "adapter_config.json", "config.json"
 GENERATION, TOKENIZER = "generation_config.json", "tokenizer_config.json"
 _OBJECTS = (ADAPTER, CONFIG, GENERATION, TOKENIZER, "model.safetensors.index.json", "pytorch_model.bin.index.json")
+_EXTRAS = {"torchao": "quantized", "sentencepiece": "models", "sacremoses": "models"}
 _LISTED = 5  # names of tensors in a message
 _COLOURS = re.compile(r"\x1b?\[[\d;]*m")
 _WHOLE = (
@@ -51,6 +53,8 @@ def foreign_errors(path: str, part: str) -> Iterator[None]:
                 f"{path!r} needs Python code that comes with it, and this library never runs such code; expected a "
                 "model of an architecture that transformers has: see `unlimiformer families`"
             ) from None
+        if isinstance(error, ImportError):
+            _name_extra(path, str(error).lower())
         raise InputError(f"cannot load {path!r}: {_reason(error, part)}") from error
 
 
@@ -137,6 +141,13 @@ def _reason(error: BaseException, part: str) -> str:
     if isinstance(error, OSError | ImportError) and text:
         return text
     return f"its {part} cannot be used ({kind}{': ' if text else ''}{text}); get the model again"
+
+
+def _name_extra(path: str, text: str) -> None:
+    """Raise for a package that an extra of this library brings, if the text of an error names one."""
+    for package, extra in _EXTRAS.items():
+        if package in text:
+            require(package, extra, f"the model {path}")
 
 
 def _is_whole(value: Any) -> bool:
