@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError, UnlimiformerError, UnsupportedModelError
+from ..utils.jsonl import JSON_ERRORS
 from ..utils.optional import require
 
 ADAPTER, CONFIG = "adapter_config.json", "config.json"
@@ -62,7 +63,7 @@ def read_object(path: Path) -> dict[str, Any]:
     """Read a JSON file that holds an object."""
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, *JSON_ERRORS) as error:
         raise InputError(f"{path} cannot be read ({error}); expected JSON: get the model again") from None
     if not isinstance(fields, dict):
         raise InputError(f"{path} is no JSON object; expected names and values: get the model again")

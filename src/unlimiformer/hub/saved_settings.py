@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..config import UnlimiformerConfig
 from ..errors import InputError, UnlimiformerError
+from ..utils.jsonl import JSON_ERRORS
 
 FILE = "unlimiformer.json"
 GATE = "memory_gate"
@@ -33,7 +34,7 @@ def load_saved_settings(folder: str | Path) -> dict[str, dict[str, Any]]:
         return {}
     try:
         sections = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, *JSON_ERRORS) as error:
         raise InputError(f"{path} cannot be read ({error}); expected what training wrote, or no file") from None
     if not isinstance(sections, dict):
         raise InputError(f"{path} cannot be read: expected a JSON object with the keys {' and '.join(_SECTIONS)}")

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from ..errors import MemoryMismatchError, StorageError
+from ..utils.jsonl import JSON_ERRORS
 
 FORMAT_VERSION = 2
 DESCRIPTION = "memory.json"
@@ -40,7 +41,7 @@ def describes_memory(path: Path) -> bool:
     try:
         description = json.loads(path.read_bytes())
         return isinstance(description, dict) and {"format", "about", "arrays"} <= description.keys()
-    except (OSError, ValueError):
+    except (OSError, *JSON_ERRORS):
         return False
 
 
@@ -62,7 +63,7 @@ def read_description(folder: Path) -> dict[str, Any]:
     damaged = MemoryMismatchError(f"{path} is damaged or was changed by hand; index the text again")
     try:
         description = json.loads(raw.decode("utf-8"))
-    except (ValueError, RecursionError):
+    except JSON_ERRORS:
         raise damaged from None
     if not isinstance(description, dict):
         raise damaged
