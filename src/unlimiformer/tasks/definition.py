@@ -204,6 +204,10 @@ def _read_definition(path: Path) -> Task:
         raise InputError(f"{path} does not have: {', '.join(sorted(missing))}")
     spec = definition.pop("written", None)
     check_types(Task, definition, str(path))
+    counts = {name: definition.get(name) for name in ("new_tokens", "least_words")} | (definition.get("sample") or {})
+    for name, value in counts.items():
+        if value is not None and value < 1:
+            raise InputError(f"{path}: {name} is {value}; expected at least 1")
     if spec is not None:
         spec = _read_synthetic_spec(spec, path)
     definition = {"fields": {}, **definition, "metrics": tuple(definition["metrics"])}
@@ -216,4 +220,6 @@ def _read_synthetic_spec(values: Any, path: Path) -> SyntheticSpec:
     except TypeError as error:
         raise InputError(f"{path}: written is invalid ({error}); expected at least words and rivals") from None
     check_types(SyntheticSpec, vars(spec), f"{path}: written")
+    if not 1 <= spec.words[0] <= spec.words[1] or spec.rivals < 0 or spec.questions < 1:
+        raise InputError(f"{path}: written is {values}; expected words from a smaller number to a larger one")
     return replace(spec, words=(spec.words[0], spec.words[1]))
