@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from conftest import make_book, make_tokenizer, save
 from extras import optional_modules
 from tiny_causal_models import tiny_decoder
@@ -80,6 +81,29 @@ def missing_packages(folder: Path) -> dict[str, Callable[[], Any]]:
     def load_harness() -> None:
         import unlimiformer.integrations.lm_eval  # noqa: F401
 
+    def ask_a_quantized_model() -> None:
+        folder_of_it = save(folder / "quantized", tiny_decoder("llama"), make_tokenizer())
+        config = json.loads((folder / "quantized" / "config.json").read_text())
+        config["quantization_config"] = {"quant_method": "torchao", "quant_type": {"default": {"_type": "Int8"}}}
+        (folder / "quantized" / "config.json").write_text(json.dumps(config))
+        load(folder_of_it)
+
+    def load_a_sentencepiece_tokenizer() -> None:
+        from unlimiformer.hub.loading import load_tokenizer
+
+        (folder / "marian").mkdir()
+        (folder / "marian" / "config.json").write_text(json.dumps({"model_type": "marian"}))
+        (folder / "marian" / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "MarianTokenizer"}))
+        load_tokenizer(folder / "marian")
+
+    def search_a_memory_of_faiss() -> None:
+        from unlimiformer.datastore import ExactStore, restore
+
+        restore({"store": "faiss"}, {"states": ExactStore.empty(2, 3, torch.float32).states}, lambda _: folder)
+
+    decoder = ("--model", save(folder / "llama", tiny_decoder("llama"), make_tokenizer()))
+    training = ("train", "--model", model_folder, "--data", data, "--steps", "1")
+    needle = ("bench", "needle", *decoder, "--lengths", "100", "--depths", "1", "--text", str(folder / "data.jsonl"))
     model = ("--model", model_folder)
     return {
         "peft adapter": lambda: load(folder / "adapter"),
@@ -93,6 +117,19 @@ def missing_packages(folder: Path) -> dict[str, Callable[[], Any]]:
         "entities": tag_entities,
         "bertscore": score_with_bert,
         "harness": load_harness,
+        "mcp": lambda: run_command("mcp", *model, "--folder", str(folder / "library")),
+        "needle with speed": lambda: run_command(*needle, "--no-baselines", "--speed"),
+        "needle with a plot": lambda: run_command(*needle, "-o", f"{out}.json"),
+        "adapter training": lambda: run_command(*training, "-o", f"{out}-adapter", "--lora", "2"),
+        "training by rouge": lambda: run_command(
+            *training, "-o", f"{out}-rouge", "--validation", data, "--metric", "rouge"
+        ),
+        "hub data set": lambda: run_command(*training[:3], "-o", f"{out}-hub", "--data", "qmsum", "--steps", "1"),
+        "model of a package": lambda: run_command("models", "get", "flan-t5-small"),
+        "translation model": lambda: run_command("models", "get", "opus-mt-en-fr"),
+        "quantized model": ask_a_quantized_model,
+        "sentencepiece tokenizer": load_a_sentencepiece_tokenizer,
+        "memory of faiss": search_a_memory_of_faiss,
     }
 
 

@@ -56,6 +56,17 @@ def test_families(results):
         ("entities", "spacy", "evaluate"),
         ("bertscore", "bert_score", "evaluate"),
         ("harness", "lm_eval", "harness"),
+        ("mcp", "mcp", "mcp"),
+        ("needle with speed", "psutil", "bench"),
+        ("needle with a plot", "matplotlib", "bench"),
+        ("adapter training", "peft", "lora"),
+        ("training by rouge", "rouge_score", "evaluate"),
+        ("hub data set", "datasets", "train"),
+        ("model of a package", "onnx", "models"),
+        ("translation model", "sentencepiece", "models"),
+        ("quantized model", "torchao", "quantized"),
+        ("sentencepiece tokenizer", "sentencepiece", "models"),
+        ("memory of faiss", "faiss", "faiss"),
     ],
 )
 def test_the_missing_extra_is_named(results, name, package, extra):

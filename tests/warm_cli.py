@@ -14,9 +14,18 @@ _FORKS.set_forkserver_preload(["torch", "transformers", "unlimiformer.cli.main",
 _TIMEOUT = 300
 
 
-def unlimiformer(*arguments: str, stdin: bytes | None = None, **environment: str) -> subprocess.CompletedProcess:
-    """Run a command; its streams and exit code are those of `python -m unlimiformer`."""
-    with tempfile.TemporaryFile() as inp, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+def unlimiformer(
+    *arguments: str, stdin: bytes | None = None, stdout: str | None = None, **environment: str
+) -> subprocess.CompletedProcess:
+    """Run a command; its streams and exit code are those of `python -m unlimiformer`.
+
+    `stdout`: the file that it writes to, of which nothing is returned.
+    """
+    with (
+        tempfile.TemporaryFile() as inp,
+        open(stdout, "wb") if stdout is not None else tempfile.TemporaryFile() as out,
+        tempfile.TemporaryFile() as err,
+    ):
         inp.write(stdin or b"")
         inp.seek(0)
         streams = [_FORKS.reducer.DupFd(file.fileno()) for file in (inp, out, err)]
@@ -28,7 +37,7 @@ def unlimiformer(*arguments: str, stdin: bytes | None = None, **environment: str
         if process.exitcode is None:
             process.kill()
             raise TimeoutError(f"unlimiformer {' '.join(arguments)} took more than {_TIMEOUT} seconds")
-        texts = [file.read() for file in (out, err) if not file.seek(0)]
+        texts = [file.read() if file.readable() and not file.seek(0) else b"" for file in (out, err)]
     return subprocess.CompletedProcess(["unlimiformer", *arguments], process.exitcode, *texts)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
@@ -102,7 +102,7 @@ def _to_indices(name: str, value: Any) -> tuple[int, ...] | None:
     """Convert one index or several to a sorted tuple without duplicates."""
     if value is None:
         return None
-    indices = (value,) if isinstance(value, int) else tuple(value)
+    indices = tuple(value) if isinstance(value, Iterable) else (value,)
     if not all(isinstance(index, int) and index >= 0 for index in indices):
         raise InputError(f"{name} is {value!r}; expected numbers counted from 0, or None for all")
     return tuple(sorted(set(indices)))

@@ -15,6 +15,7 @@ from .engines import CausalEngine, Engine, Generated, Seq2SeqEngine
 from .engines.question_format import QuestionFormat
 from .engines.validation import check_tokenizer, check_weights
 from .errors import InputError, UnsupportedModelError
+from .hub.loading import load, usable_device
 from .hub.saved_settings import with_defaults
 from .memory import Memory
 from .memory.encode import Progress
@@ -89,6 +90,8 @@ class Unlimiformer:
         self.model, self.tokenizer = model, tokenizer
         base = _base_model(model)
         self.config = with_defaults(_merge_settings(config, settings), getattr(base.config, "_name_or_path", None))
+        if self.config.device is not None:
+            usable_device(self.config.device)
         check_weights(base)
         if tokenizer is not None:
             check_tokenizer(tokenizer, base.config, base.get_input_embeddings().num_embeddings)
@@ -114,8 +117,6 @@ class Unlimiformer:
         name : a hub id, a folder, or a name from `unlimiformer models`.
         device_map : as in transformers; "auto" lets accelerate spread a model that is too large for one device.
         """
-        from .hub.loading import load
-
         model, tokenizer = load(name, torch_dtype, device_map=device_map)
         return cls(model, tokenizer, config, **settings)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from conftest import save
 from tiny_models import make
@@ -79,6 +82,37 @@ def test_a_model_with_nan_weights(tmp_path, paths, tokenizer):
     model.shared.weight.data[3, 3] = float("nan")
     folder = save(tmp_path / "nan", model, tokenizer)
     _assert_one_line_error(tmp_path, [paths["file"], "--model", folder], "has NaN or infinite numbers")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["ask", "w3"],
+        ["ask", "w3", "--json"],
+        ["generate", "--max-new-tokens", "3"],
+        ["generate", "--max-new-tokens", "3", "--json"],
+        ["plan", "--json"],
+    ],
+    ids=" ".join,
+)
+def test_an_output_that_cannot_be_written(paths, arguments):
+    command, *options = arguments
+    done = run(command, paths["file"], *options, "--model", paths["model"], code=2, stdout="/dev/full")
+    error = done.stderr.decode()
+    assert "Traceback" not in error
+    assert error.splitlines()[-1].startswith(
+        "error: cannot write the output (No space left on device); free some space"
+    )
+
+
+@pytest.mark.parametrize("arguments", [["models"], ["models", "--json"], ["--help"], ["texts", "--json"]])
+def test_an_output_that_cannot_be_written_at_the_exit(arguments):
+    """In a process of its own, which flushes its output once more when it ends."""
+    with open("/dev/full", "wb") as full:
+        command = [sys.executable, "-m", "unlimiformer", *arguments]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: cannot write the output") and done.stderr.count("\n") == 1
 
 
 def test_a_tokenizer_of_another_model(tmp_path, paths, tokenizer):

@@ -14,7 +14,7 @@ from unlimiformer.hub.converters.flan_t5_answers import ADAPTER
 from unlimiformer.hub.saved_settings import (
     FILE,
     GATE,
-    load_gate,
+    load_gates,
     load_saved_settings,
     save_gate,
     saved_settings_text,
@@ -34,7 +34,7 @@ def test_folder_without_saved_settings(tmp_path):
     config = UnlimiformerConfig(top_k=3)
     assert load_saved_settings(tmp_path) == {}
     assert with_defaults(config, str(tmp_path)) == with_defaults(config, None) == config
-    assert load_gate(str(tmp_path), 0, 4) is None and load_gate(None, 0, 4) is None
+    assert load_gates(str(tmp_path), [4]) == load_gates(None, [4]) == [None]
 
 
 def test_settings_of_the_default_model_are_valid():
@@ -70,10 +70,12 @@ def test_errors_name_the_file_and_the_key(tmp_path, content, message):
 
 def test_gate_is_saved_per_layer(tmp_path):
     save_gate(torch.tensor([1.0, 2.0]), 3, tmp_path)
-    assert torch.equal(load_gate(str(tmp_path), 3, 2), torch.tensor([1.0, 2.0]))
-    assert load_gate(str(tmp_path), 2, 2) is None
+    gates = load_gates(str(tmp_path), [2, 2, 2, 2])
+    assert gates[:3] == [None] * 3 and torch.equal(gates[3], torch.tensor([1.0, 2.0]))
     with pytest.raises(InputError, match="gate of 2 heads, and layer 3 of the model has 5"):
-        load_gate(str(tmp_path), 3, 5)
+        load_gates(str(tmp_path), [5] * 4)
+    with pytest.raises(InputError, match=r"has 'memory_gate\.3', and the model has 3 layers"):
+        load_gates(str(tmp_path), [2] * 3)
     (tmp_path / f"{GATE}.safetensors").write_bytes(json.dumps({}).encode())
     with pytest.raises(InputError, match=f"{GATE}.safetensors cannot be read"):
-        load_gate(str(tmp_path), 3, 2)
+        load_gates(str(tmp_path), [2] * 4)

@@ -81,6 +81,11 @@ class CrossAttention:
         return getattr(self.module, "scaling", self.head_width**-0.5)
 
     @property
+    def states_width(self) -> int | None:
+        """Numbers of a state that keys are projected from; None if the projection does not say."""
+        return getattr(getattr(self.module, self.key_name, None), "in_features", None)
+
+    @property
     def softcap(self) -> float | None:
         """Bound of the scores, if the family has one."""
         return None

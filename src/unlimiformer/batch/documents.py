@@ -18,6 +18,7 @@ from ..memory.remote import is_url
 from ..text.document_text import DocumentText
 from ..text.formats import SUFFIXES
 from ..utils.files import sha256 as file_digest
+from ..utils.jsonl import JSON_ERRORS
 
 _EXPECTED = (
     'a JSON object with "document" (a text), "path" (of a text file) or "memory" (written by --task index), and '
@@ -167,7 +168,7 @@ def _parse_lines(path: Path) -> Iterator[Document]:
 def _parse_object(line: bytes) -> dict[str, Any]:
     try:
         fields = json.loads(line)
-    except (ValueError, RecursionError) as error:  # a ValueError also where it is not UTF-8
+    except JSON_ERRORS as error:
         raise InputError(f"not valid JSON ({error}); expected {_EXPECTED}") from None
     if not isinstance(fields, dict):
         raise InputError(f"a {type(fields).__name__}; expected {_EXPECTED}")

@@ -21,7 +21,7 @@ from ..hub import find_model
 from ..memory.encode import Progress
 from ..utils.csv_text import to_csv
 from ..utils.files import atomic_write
-from ..utils.jsonl import read_rows
+from ..utils.jsonl import JSON_ERRORS, read_rows
 
 QUESTIONS, TABLE, ANSWERS = "questions.jsonl", "table.csv", "answers.csv"
 _METRICS = ("f1", "rouge")
@@ -254,7 +254,7 @@ def read_documents(source: Path, other_field: str = "questions") -> list[dict[st
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line) if line.strip() else None
-        except ValueError:
+        except JSON_ERRORS:
             row = {}
         if row is None:
             continue

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import InputError
+from ..utils.optional import require
 from ..utils.plotting import pyplot
 from .console import messages, progress_bar, quiet_libraries, write_json
 from .loading import fetch_model, load_wrapped, make_config, read_texts
@@ -157,7 +158,9 @@ def needle(
         raise InputError(f"--wordings is {wordings!r}; expected reported or choosing")
     config = make_config(settings)
     if output is not None:
-        pyplot("bench")  # a missing plotting library is reported before any work
+        pyplot("bench")  # a missing package is reported before any work
+    if speed:
+        require("psutil", "bench", "measuring memory")
     document = "\n\n".join(read_texts(text))
     wrapped = load_wrapped(model, config, device)
     from rich.table import Table

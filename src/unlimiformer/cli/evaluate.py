@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -105,17 +105,18 @@ def evaluate(
         "device": device,
     }
     row = {} if recipe is None else _read_recipe(recipe)
-    config = {**row.pop("config", {}), **settings}
-    evaluation = EvaluationSettings(
-        **{**row, **{name: value for name, value in fields.items() if value is not None}},
-        model=model,
-        config=config,
-        split=split,
-        generation=generation,
-        seeds=integers("--seeds", seeds) or (),
-        batch_size=items_per_call,
-        strict=strict,
-    )
+    given = {
+        "model": model,
+        "split": split,
+        "generation": generation,
+        "seeds": integers("--seeds", seeds) or (),
+        "batch_size": items_per_call,
+        "strict": strict,
+    }
+    given |= {name: value for name, value in fields.items() if value is not None}
+    source = f"recipe {recipe}" if recipe else "the command"
+    evaluation = EvaluationSettings.of({**row, **given}, source)
+    evaluation = replace(evaluation, config={**evaluation.config, **settings})
     fetch_model(model)
     try:
         with progress_bar("Answering", "answers") as progress:

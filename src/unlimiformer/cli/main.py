@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from typing import Annotated
 
@@ -27,6 +29,8 @@ from . import (
     summarize,
     train,
 )
+
+_WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 app = typer.Typer(
     help="Unlimited-length input for pretrained transformers.",
@@ -74,7 +78,12 @@ def _options(
 def main() -> None:
     """Run the command line."""
     try:
-        app()
+        try:
+            app()
+        except SystemExit:  # the end of every command
+            if sys.stdout is not None:
+                sys.stdout.flush()
+            raise
     except UnlimiformerError as error:
         _fail(" ".join(str(error).split()))
     except MemoryError as error:
@@ -89,6 +98,11 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
+    except OSError as error:
+        if error.filename is not None or error.errno not in _WRITE_ERRORS:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what could not be written is not tried again at the exit
+        _fail(f"cannot write the output ({error.strerror}); free some space, or write to another place")
 
 
 def _fail(message: str) -> None:

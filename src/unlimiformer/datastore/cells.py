@@ -5,12 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from functools import cached_property
 
+import torch
 from torch import Tensor
 
 from ..errors import MemoryMismatchError
 
 BLOCK, INTERLEAVED = 8, 4  # rows of a block, and directions whose codes lie together; as in kernels/ivf.c
 _PREFIX = "cell_"  # of the arrays' names in a stored memory
+_SHAPES: dict[str, tuple[int, torch.dtype]] = {
+    "codes": (4, torch.uint8),
+    "start": (1, torch.int64),
+    "size": (1, torch.int32),
+    "row": (1, torch.int32),
+    "centres": (4, torch.uint8),
+    "spread": (1, torch.float32),
+    "step": (1, torch.float32),
+    "projection": (2, torch.float32),
+}
+"""Dimensions and dtype of each array."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,17 +82,42 @@ class Cells:
         return {_PREFIX + name: array for name, array in self._by_name().items()}
 
     @classmethod
-    def from_arrays(cls, arrays: dict[str, Tensor], rows: int) -> Cells:
-        """Load from the arrays of a stored memory with `rows` states, and check that they fit them."""
+    def from_arrays(cls, arrays: dict[str, Tensor], rows: int, width: int) -> Cells:
+        """Load from the arrays of a stored memory with states (rows, width), and check that they fit them."""
         cells = cls(**{field.name: arrays[_PREFIX + field.name] for field in fields(cls)})
-        slots = cells.codes.shape[0] * BLOCK
-        increasing = bool((cells.start.diff() >= 0).all())
-        complete = int(cells.start[-1]) * BLOCK == slots == cells.row.shape[0]
-        if not increasing or not complete or int(cells.row.max()) >= rows or int(cells.row.min()) < 0:
+        if not (cells._have_shapes(width) and cells._are_in_range(rows)):
             raise MemoryMismatchError(
                 "the cells of the stored memory do not fit its states; index the text again with --store ivf"
             )
         return cells
+
+    def _have_shapes(self, width: int) -> bool:
+        """Whether every array has the dtype and the shape that kernels/ivf.c reads."""
+        if any(array.ndim != _SHAPES[name][0] for name, array in self._by_name().items()):
+            return False
+        blocks, coded, cells, directions = self.codes.shape[0], self.codes.shape[1], self.count, self.directions
+        shapes = {
+            "codes": (blocks, coded, BLOCK, INTERLEAVED),
+            "start": (cells + 1,),
+            "size": (cells,),
+            "row": (blocks * BLOCK,),
+            "centres": (-(-cells // BLOCK), directions // INTERLEAVED, BLOCK, INTERLEAVED),
+            "spread": (cells,),
+            "step": (directions,),
+            "projection": (directions, width),
+        }
+        fit = all(array.shape == shapes[name] for name, array in self._by_name().items())
+        typed = all(array.dtype is _SHAPES[name][1] for name, array in self._by_name().items())
+        return fit and typed and cells > 0 and directions % INTERLEAVED == 0 and 0 < self.coded <= directions
+
+    def _are_in_range(self, rows: int) -> bool:
+        """Whether every block, slot and row that the arrays name is there, and every number is finite."""
+        blocks = (self.size.long() + BLOCK - 1) // BLOCK
+        complete = int(self.start[0]) == 0 and int(self.start[-1]) == self.codes.shape[0]
+        filled = int(self.size.min()) > 0 and bool((self.start.diff() == blocks).all())
+        inside = int(self.row.min()) >= 0 and int(self.row.max()) < rows
+        finite = all(bool(numbers.isfinite().all()) for numbers in (self.spread, self.step, self.projection))
+        return complete and filled and inside and finite and bool((self.step > 0).all())
 
     def _by_name(self) -> dict[str, Tensor]:
         return {field.name: getattr(self, field.name) for field in fields(self)}

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..errors import MemoryMismatchError
 from .base import Hits, Scorer
 from .kernels import native
 
@@ -69,10 +70,19 @@ class ExactStore:
     def search(self, queries: Tensor, k: int) -> Hits:
         """Find the k states with the largest inner products with each of `queries` (N, D); K is at most `rows`."""
         k = min(k, self.rows)
+        self._check_width(queries)
         if not native.serves(self.states):
             return self.search_by(lambda block: queries.float() @ block.T, queries.shape[0], k)
         index, score = native.scan(self.states, self.scales, queries.float(), k)
         return Hits(index, score, score > float("-inf"))
+
+    def _check_width(self, queries: Tensor) -> None:
+        """Raise if the queries (N, D) are not as wide as the states: the kernels would read beyond them."""
+        if queries.shape[1] != self.width:
+            raise MemoryMismatchError(
+                f"the states have {self.width} numbers and the queries {queries.shape[1]}; expected a memory of this "
+                "model: index the text again"
+            )
 
     def search_by(self, scorer: Scorer, queries: int, k: int) -> Hits:
         """Find the k states that `scorer` scores highest for each query, with the scores of one block at a time."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ..errors import MemoryMismatchError
 from .exact import ExactStore
 
 IVF_NAMES = ("ivf", "cells")
@@ -48,12 +49,15 @@ def restore(
     array_path : returns the path of an array's file.
     """
     states, scales = arrays["states"], arrays.get("scales")
-    if description["store"] in IVF_NAMES:
+    name = description["store"]
+    if name in IVF_NAMES:
         from .ivf import IVFStore
 
         return IVFStore.from_state(ExactStore(states, scales), description, arrays)
-    if description["store"] == "faiss":
+    if name == "faiss":
         from .faiss import FaissStore
 
         return FaissStore.from_state(ExactStore(states, scales), description, str(array_path("faiss_index")))
+    if name != "exact":
+        raise MemoryMismatchError(f"the memory is searched by {name!r}, which is unknown; index the text again")
     return ExactStore(states, scales)

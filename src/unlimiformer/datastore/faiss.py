@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..errors import MemoryMismatchError
 from ..utils.optional import require
 from .base import Hits
 from .exact import ExactStore
@@ -58,6 +59,8 @@ class FaissStore(ExactStore):
         self.index.nprobe = self.probes
         _, rows = self.index.search(queries.float().cpu().contiguous().numpy(), candidates)
         index = torch.from_numpy(rows).to(self.states.device)  # -1 where the probed lists have too few rows
+        if int(index.max()) >= self.rows:
+            raise MemoryMismatchError("the faiss index names rows that the memory does not have; index the text again")
         scores = torch.stack([self.rows_at(i.clamp_min(0)) @ q for i, q in zip(index, queries.float(), strict=True)])
         scores = scores.masked_fill(index < 0, float("-inf"))
         score, selected = scores.topk(min(k, candidates), dim=1, sorted=False)
@@ -76,8 +79,18 @@ class FaissStore(ExactStore):
     def from_state(cls, store: ExactStore, description: dict[str, Any], path: str) -> FaissStore:
         """Restore from disk; the index stays in its file, mapped."""
         faiss = _import_faiss()
-        index = faiss.read_index(path, faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY)
-        return cls(store, index, description["probes"], RecallStats(**description["measured"]), path)
+        damaged = MemoryMismatchError(
+            "the faiss index of the stored memory does not fit its states; index the text again with --store faiss"
+        )
+        try:
+            index = faiss.read_index(path, faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY)
+        except RuntimeError:
+            raise damaged from None
+        probes = description["probes"]
+        fits = (index.ntotal, index.d) == (store.rows, store.width) and isinstance(index, faiss.IndexIVF)
+        if not fits or type(probes) is not int or not 1 <= probes <= index.nlist:
+            raise damaged
+        return cls(store, index, probes, RecallStats.from_state(description["measured"]), path)
 
 
 def build_faiss(store: ExactStore, queries: Tensor, k: int, recall: float) -> ExactStore:

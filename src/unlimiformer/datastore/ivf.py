@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ..errors import MemoryMismatchError
 from .base import Hits
 from .cells import Cells
 from .clustering import build_cells
@@ -22,6 +23,7 @@ from .recall import BATCH, RecallStats, exact_hits, measure, split_queries
 MIN_ROWS = 16384
 """With fewer rows an exact scan is faster."""
 _REACHES = (1.5, 2.0, 2.5, 2.75, 3.0, 3.25, 3.5, 4.0, 5.0)
+_MOST_DEPTH = 1e9
 _CANDIDATES = (1.25, 1.5, 2.0, 3.0, 4.0)
 
 
@@ -77,12 +79,21 @@ class IVFStore(ExactStore):
     def from_state(cls, store: ExactStore, description: dict[str, Any], arrays: dict[str, Tensor]) -> IVFStore:
         """Restore from disk, over the states of `store`."""
         depth = SearchDepth(description["reach"], description["candidates"])
-        return cls(store, Cells.from_arrays(arrays, store.rows), depth, RecallStats(**description["measured"]))
+        if not all(
+            type(value) in (int, float) and 0 <= value < _MOST_DEPTH for value in (depth.reach, depth.candidates)
+        ):
+            raise MemoryMismatchError(
+                f"the memory's cells are searched to a depth of {depth.reach!r} and {depth.candidates!r}; expected "
+                "numbers: index the text again with --store ivf"
+            )
+        cells = Cells.from_arrays(arrays, store.rows, store.width)
+        return cls(store, cells, depth, RecallStats.from_state(description["measured"]))
 
     def search(self, queries: Tensor, k: int) -> Hits:
         """Find approximately the k states with the largest inner products with each of `queries` (N, D)."""
         if not native.serves(self.states) or 4 * k > self.rows:
             return super().search(queries, k)
+        self._check_width(queries)
         index, score, _ = self._search_cells(queries.float(), k)
         return Hits(index, score, score > float("-inf"))
 
@@ -97,7 +108,7 @@ class IVFStore(ExactStore):
             data=queries,
             projected=projected * self.cells.step,
             reach=self.depth.reach * projected.norm(dim=1),
-            candidates=min(self.rows, int(k * self.depth.candidates)),
+            candidates=min(self.rows, max(k, int(k * self.depth.candidates))),
         )
         return native.search_ivf(self.cells, self.states, self.scales, batch, k)
 

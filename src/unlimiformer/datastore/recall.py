@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,6 +36,14 @@ class RecallStats:
     looked_at: float
     k: int
     milliseconds: float = 0.0
+
+    @classmethod
+    def from_state(cls, fields: Any) -> RecallStats:
+        """Restore what `state_dict` gave; raise `TypeError` for anything else."""
+        stats = cls(**fields)
+        if not all(isinstance(value, int | float) for value in vars(stats).values()):
+            raise TypeError("a measured recall is no number")
+        return stats
 
     def state_dict(self) -> dict[str, float]:
         """Return what is stored on disk: all but the time, which holds for this machine only."""

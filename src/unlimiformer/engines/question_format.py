@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from string import Formatter
 from typing import Any
 
 from ..errors import InputError
@@ -37,11 +38,7 @@ class QuestionFormat:
     def __post_init__(self) -> None:
         if self.place not in PLACES:
             raise InputError(f"the question's place is {self.place!r}; expected one of: {', '.join(PLACES)}")
-        try:
-            example = self.form.format(question="?!")
-        except (KeyError, IndexError, ValueError):
-            example = ""
-        if "?!" not in example:
+        if not _is_form(self.form):
             raise InputError(f"the form of questions is {self.form!r}; expected some text with {{question}} in it")
 
     @classmethod
@@ -94,3 +91,12 @@ class QuestionFormat:
             return engine.truncated_generate([asked + text for text in texts], [None] * len(texts), generation)
         prompts = [self.prompt(question, engine)] * len(texts)
         return engine.truncated_generate(texts, prompts, generation, answer_start)
+
+
+def _is_form(form: str) -> bool:
+    """Whether a template has {question} and no other field; formats and attributes would let it do more than that."""
+    try:
+        fields = [field for _, *field in Formatter().parse(form) if field[0] is not None]
+    except ValueError:
+        return False
+    return bool(fields) and all(field == ["question", "", None] for field in fields)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
+from ..utils.jsonl import JSON_ERRORS
 from .bootstrap import Interval
 
 FILE = "result.json"
@@ -52,7 +53,7 @@ class Result:
             values = json.loads(file.read_text(encoding="utf-8"))
         except OSError as error:
             raise InputError(f"cannot read {file}: {error.strerror}; {expected}") from None
-        except ValueError as error:
+        except JSON_ERRORS as error:
             raise InputError(f"{file} is no result ({error}); {expected}") from None
         if not isinstance(values, dict):
             raise InputError(f"{file} is no result: it holds no JSON object; {expected}")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ..config import UnlimiformerConfig
 from ..errors import InputError
-from ..qa import PLACES
+from ..qa import QuestionFormat
+from ..utils.value_types import check_types
 from .methods import METHODS
 
 _AT_LEAST_ONE = ("examples", "input_limit", "batch_size")
@@ -64,10 +65,9 @@ class EvaluationSettings:
     def __post_init__(self) -> None:
         if self.data is not None:
             object.__setattr__(self, "data", str(self.data))
+        check_types(EvaluationSettings, vars(self))
         if self.method not in METHODS:
             raise InputError(f"method is {self.method!r}; expected one of: {', '.join(METHODS)}")
-        if self.place is not None and self.place not in PLACES:
-            raise InputError(f"place is {self.place!r}; expected one of: {', '.join(PLACES)}")
         for name in _AT_LEAST_ONE:
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -79,7 +79,19 @@ class EvaluationSettings:
         for name in _FIXED_BY_METHOD.get(self.method, ()):
             if name in self.config:
                 raise InputError(f"{name} was given with method {self.method!r}, which decides it: leave it out")
+        if unknown := sorted(set(self.config) - set(UnlimiformerConfig.names())):
+            raise InputError(f"config has {', '.join(unknown)}; expected: {', '.join(UnlimiformerConfig.names())}")
         UnlimiformerConfig(**self.config)
+        wording = {"place": self.place, "form": self.form, "summary_prompt": self.summary_prompt}
+        QuestionFormat(**{name: value for name, value in wording.items() if value is not None})
+
+    @classmethod
+    def of(cls, values: dict[str, Any], source: str) -> EvaluationSettings:
+        """Build settings from names and values, such as those of a recipe; `source` is named in errors."""
+        names = [known.name for known in fields(cls)]
+        if unknown := sorted(set(values) - set(names)):
+            raise InputError(f"{source} has {', '.join(unknown)}; expected only: {', '.join(names)}")
+        return cls(**values)
 
     def _check_seeds(self) -> None:
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):

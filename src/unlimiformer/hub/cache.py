@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from ..errors import InputError, StorageError
 from ..utils.files import cache_folder, sha256
+from ..utils.jsonl import JSON_ERRORS
 from ..utils.optional import require
 from .archive import extract_files
 from .download import DownloadProgress, IndexUnreachableError, download
@@ -37,7 +38,7 @@ def is_cached(name: str) -> bool:
     entry = _look_up(name, MODELS, "model")
     try:
         about = json.loads((_model_folder(entry) / "about.json").read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # absent, or damaged and to be converted again
+    except (FileNotFoundError, NotADirectoryError, *JSON_ERRORS):  # absent, or damaged and to be converted again
         return False
     return isinstance(about, dict) and about.get("revision", 1) == entry.revision
 

@@ -6,26 +6,32 @@ match the model: transformers would fill what is missing with random numbers.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
 import warnings
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError, UnlimiformerError, UnsupportedModelError
+from ..errors import InputError, UnsupportedModelError
 from ..utils.files import cache_folder
 from ..utils.optional import require
 from ..utils.quiet import without_notices
 from .cache import find_model
-
-_ADAPTER = "adapter_config.json"
-_LISTED = 5  # names of tensors in a message
+from .checks import (
+    ADAPTER,
+    CONFIG,
+    TOKENIZER,
+    check_files,
+    check_generation,
+    check_loaded,
+    check_tokenizer,
+    foreign_errors,
+    read_object,
+    weights_part,
+)
 
 
 @dataclass(frozen=True)
@@ -61,12 +67,10 @@ def load_tokenizer(name: str | os.PathLike[str]) -> Any:
     """Load the tokenizer of a model without its weights; an adapter that has none uses its model's."""
     path = str(find_model(str(name)) or name)
     base = _base_of_adapter(Path(path))
-    if base is not None and not (Path(path) / "tokenizer_config.json").is_file():
+    if base is not None and not (Path(path) / TOKENIZER).is_file():
         return load_tokenizer(base)
-    with _clear_errors(path), without_notices():
-        from transformers import AutoTokenizer
-
-        return AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+    with without_notices():
+        return _load_tokenizer(path)
 
 
 def load_on(name: str | os.PathLike[str], device: str | None, dtype: Any = None) -> tuple[Any, Any]:
@@ -107,85 +111,55 @@ def usable_device(name: str) -> Any:
 
 def _load(path: str, options: LoadOptions) -> tuple[Any, Any]:
     folder = Path(path)
-    if (folder / _ADAPTER).is_file():
+    check_files(folder)
+    if (folder / ADAPTER).is_file():
         return _load_with_adapter(folder, options)
     is_local = folder.exists() or path.startswith((".", "/", "~"))
-    if is_local and not (folder / "config.json").exists():
+    if is_local and not (folder / CONFIG).exists():
         raise InputError(f"{path} has no config.json; give a folder saved with save_pretrained, or a hub id")
-    with _clear_errors(path), without_notices():
-        from transformers import AutoTokenizer
-
+    with without_notices():
         model = _load_model(path, options)
-        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+        tokenizer = _load_tokenizer(path)
     return model.eval(), tokenizer
 
 
 def _load_model(path: str, options: LoadOptions) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-    config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+    with foreign_errors(path, CONFIG):
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
     if options.dropout is not None:
         _set_dropout(config, options.dropout)
     auto_class = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     placement: dict[str, Any] = {}
     if options.device_map is not None:
         placement = {"device_map": options.device_map, "offload_folder": str(_make_offload_folder())}
-    loaded: Any = auto_class.from_pretrained(
-        path,
-        config=config,
-        dtype=options.dtype or _fast_dtype(config, options.device),
-        trust_remote_code=False,
-        output_loading_info=True,
-        ignore_mismatched_sizes=True,  # refused below, by name
-        **placement,
-    )
+    dtype = options.dtype or _fast_dtype(config, options.device)
+    with foreign_errors(path, f"{CONFIG} or {weights_part(path)}"):
+        loaded: Any = auto_class.from_pretrained(
+            path,
+            config=config,
+            dtype=dtype,
+            trust_remote_code=False,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # refused below, by name
+            **placement,
+        )
     model, info = loaded
     if placement:
         weakref.finalize(model, shutil.rmtree, placement["offload_folder"], ignore_errors=True)
     check_loaded(path, info)
+    check_generation(path, model)
     return model
 
 
-def check_loaded(path: str, info: dict[str, Any]) -> None:
-    """Raise unless every tensor of the model came from the checkpoint, and every tensor of it was used.
+def _load_tokenizer(path: str) -> Any:
+    from transformers import AutoTokenizer
 
-    transformers leaves out of `info` what it ties to another tensor or computes itself; a gate that training added to a
-    layer is stored a second time in a file of its own (`saved_settings`).
-    """
-    from .saved_settings import GATE
-
-    unexpected = [name for name in info.get("unexpected_keys") or () if name.rpartition(".")[2] != GATE]
-    problems = {
-        "missing": info.get("missing_keys"),
-        "unexpected": unexpected,
-        "of another shape": [entry[0] for entry in info.get("mismatched_keys") or ()],
-    }
-    for problem, names in problems.items():
-        if names:
-            listed = ", ".join(sorted(names)[:_LISTED]) + (", …" if len(names) > _LISTED else "")
-            raise UnsupportedModelError(
-                f"the checkpoint {path} does not match its config.json: {len(names)} tensors are {problem} ({listed}); "
-                "expected every tensor of the model: get a complete checkpoint, or the config that belongs to it"
-            )
-
-
-@contextmanager
-def _clear_errors(path: str) -> Iterator[None]:
-    """Turn errors of transformers into one line."""
-    try:
-        yield
-    except UnlimiformerError:
-        raise
-    except Exception as error:
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        if "trust_remote_code" in str(error):
-            raise UnsupportedModelError(
-                f"{path!r} needs Python code that comes with it, and this library never runs such code; expected a "
-                "model of an architecture that transformers has: see `unlimiformer families`"
-            ) from None
-        if not isinstance(error, OSError | ValueError | ImportError | RuntimeError | KeyError | TypeError):
-            raise
-        raise InputError(f"cannot load {path!r}: {reason}") from error
+    with foreign_errors(path, "tokenizer files"):
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+    check_tokenizer(path, tokenizer)
+    return tokenizer
 
 
 def _set_dropout(config: Any, rate: float) -> None:
@@ -200,15 +174,17 @@ def _set_dropout(config: Any, rate: float) -> None:
 
 def _base_of_adapter(folder: Path) -> str | None:
     """The model that an adapter was trained for; None for a folder that is no adapter or does not say."""
-    path = folder / _ADAPTER
+    path = folder / ADAPTER
     if not path.is_file():
         return None
-    try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
-        base = fields.get("base_model_name_or_path")
-    except (ValueError, AttributeError, RecursionError):
-        raise InputError(f"{path} cannot be read; expected the JSON that peft writes") from None
-    return base if isinstance(base, str) else None
+    base = read_object(path).get("base_model_name_or_path")
+    if not isinstance(base, str) or not base:
+        return None
+    if (Path(find_model(base) or base) / ADAPTER).is_file():
+        raise InputError(
+            f"{path} names {base} as its model, which is an adapter; expected the model it was trained for"
+        )
+    return base
 
 
 def _make_offload_folder() -> Path:
@@ -221,22 +197,26 @@ def _make_offload_folder() -> Path:
 def _load_with_adapter(folder: Path, options: LoadOptions) -> tuple[Any, Any]:
     """The model that a peft adapter was trained for, with the adapter merged into its weights."""
     peft = require("peft", "lora", f"{folder} is an adapter, which")
-    from transformers import AutoTokenizer
-
     base = _base_of_adapter(folder)
     if not base:
-        raise InputError(f"{folder} does not say which model it is an adapter of; expected one in {_ADAPTER}")
-    model, tokenizer = _load(str(find_model(base) or base), options)
-    with _clear_errors(str(folder)), warnings.catch_warnings(record=True) as notices:
+        raise InputError(f"{folder} does not say which model it is an adapter of; expected one in {ADAPTER}")
+    if not any((folder / f"adapter_model.{suffix}").is_file() for suffix in ("safetensors", "bin")):
+        raise InputError(f"{folder} has no adapter_model.safetensors; give a folder that peft saved")
+    try:
+        model, tokenizer = _load(str(find_model(base) or base), options)
+    except InputError as error:
+        raise InputError(f"{folder} is an adapter of {base}: {error}") from None
+    with warnings.catch_warnings(record=True) as notices:
         warnings.simplefilter("always")
-        merged = peft.PeftModel.from_pretrained(model, str(folder)).merge_and_unload()
+        with foreign_errors(str(folder), f"{ADAPTER} or {weights_part(str(folder))}"):
+            merged = peft.PeftModel.from_pretrained(model, str(folder)).merge_and_unload()
         for notice in notices:
             if "adapter keys" in str(notice.message):
                 reason = " ".join(str(notice.message).split())[:200]
                 raise UnsupportedModelError(f"the adapter {folder} does not match the model {base}: {reason}")
         merged.config._name_or_path = str(folder)
-        if (folder / "tokenizer_config.json").is_file():
-            tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        if (folder / TOKENIZER).is_file():
+            tokenizer = _load_tokenizer(str(folder))
     return merged.eval(), tokenizer
 
 

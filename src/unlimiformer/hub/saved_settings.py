@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from ..config import UnlimiformerConfig
 from ..errors import InputError, UnlimiformerError
+from ..utils.jsonl import JSON_ERRORS
 
 FILE = "unlimiformer.json"
 GATE = "memory_gate"
@@ -28,11 +30,11 @@ _TEXT_SETTINGS = {"prefix": str | list, "device": str}  # whose types Unlimiform
 def load_saved_settings(folder: str | Path) -> dict[str, dict[str, Any]]:
     """Read and validate `unlimiformer.json` in a model's folder; return an empty dict if there is no such file."""
     path = Path(folder) / FILE
-    if not path.is_file():
+    if not path.exists():
         return {}
     try:
         sections = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, *JSON_ERRORS) as error:
         raise InputError(f"{path} cannot be read ({error}); expected what training wrote, or no file") from None
     if not isinstance(sections, dict):
         raise InputError(f"{path} cannot be read: expected a JSON object with the keys {' and '.join(_SECTIONS)}")
@@ -61,21 +63,26 @@ def saved_settings_text(settings: dict[str, Any], asking: dict[str, Any]) -> str
     return json.dumps({"settings": settings, "asking": asking}, indent=1) + "\n"
 
 
-def load_gate(folder: str | None, layer: int, heads: int) -> Tensor | None:
-    """Load the gate logits (H,) of one layer from a model's folder; None if none were trained for it."""
+def load_gates(folder: str | None, heads: Sequence[int]) -> list[Tensor | None]:
+    """Load the gate logits (H,) of every layer from a model's folder; None for layers for which none were trained.
+
+    `heads`: number of heads of each layer.
+    """
     path = Path(folder or "") / f"{GATE}.safetensors"
-    if not folder or not path.is_file():
-        return None
+    if not folder or not path.exists():
+        return [None] * len(heads)
     try:
-        gate = load_file(path).get(_gate_key(layer))
-    except SafetensorError as error:
+        gates = load_file(path)
+    except (SafetensorError, OSError) as error:
         raise InputError(f"{path} cannot be read ({error}); copy it again from the trained model") from None
-    if gate is not None and gate.shape != (heads,):
+    if unknown := set(gates) - {_gate_key(layer) for layer in range(len(heads))}:
         raise InputError(
-            f"{path} has a gate of {gate.numel()} heads, and layer {layer} of the model has {heads}; expected the gate "
-            "that was trained with this model: remove the file if it belongs to another"
+            f"{path} has {min(unknown)!r}, and the model has {len(heads)} layers; expected the gates that were trained "
+            "with this model: remove the file if it belongs to another"
         )
-    return gate
+    for layer, count in enumerate(heads):
+        _check_gate(gates.get(_gate_key(layer)), layer, count, path)
+    return [gates.get(_gate_key(layer)) for layer in range(len(heads))]
 
 
 def save_gate(gate: Tensor, layer: int, folder: Path) -> None:
@@ -87,13 +94,25 @@ def _gate_key(layer: int) -> str:
     return f"{GATE}.{layer}"
 
 
+def _check_gate(gate: Tensor | None, layer: int, heads: int, path: Path) -> None:
+    if gate is None:
+        return
+    if gate.shape != (heads,):
+        raise InputError(
+            f"{path} has a gate of {gate.numel()} heads, and layer {layer} of the model has {heads}; expected the gate "
+            "that was trained with this model: remove the file if it belongs to another"
+        )
+    if not gate.is_floating_point() or not gate.isfinite().all():
+        raise InputError(f"{path}: the gate of layer {layer} is no finite number for each head; train it again")
+
+
 def _check_settings(settings: dict[str, Any], path: Path) -> None:
     if unknown := set(settings) - set(UnlimiformerConfig.names()):
         raise InputError(f"{path} has the setting {min(unknown)}, which this version does not know: update it")
     for name, value in settings.items():
         if value is None:  # not set
             continue
-        if name in _TEXT_SETTINGS and not isinstance(value, _TEXT_SETTINGS[name]):
+        if name in _TEXT_SETTINGS and not _is_text(value, _TEXT_SETTINGS[name]):
             raise InputError(f"{path}: {name} is {value!r}; expected a text")
         try:
             UnlimiformerConfig(**{name: value})
@@ -101,6 +120,11 @@ def _check_settings(settings: dict[str, Any], path: Path) -> None:
             raise InputError(f"{path}: {error}") from None
         except TypeError:
             raise InputError(f"{path}: {name} is {value!r}; expected a value of another type") from None
+
+
+def _is_text(value: Any, kinds: Any) -> bool:
+    """Whether a value is of these kinds, and a list has texts only."""
+    return isinstance(value, kinds) and all(isinstance(part, str) for part in value)
 
 
 def _check_question_format(fields: dict[str, Any], path: Path) -> None:

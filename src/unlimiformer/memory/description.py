@@ -6,6 +6,7 @@ Only JSON is read, and every field is checked before it is used.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -13,10 +14,10 @@ from hashlib import sha256 as new_sha256
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from ..errors import MemoryMismatchError, StorageError
+from ..utils.jsonl import JSON_ERRORS
 
 FORMAT_VERSION = 2
 DESCRIPTION = "memory.json"
@@ -26,6 +27,7 @@ DTYPES = {
     for dtype in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bfloat16, *_FLOATS)
 }
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_LARGEST_SIZE = 1 << 48
 _ARRAY_NAME, _DIGEST = re.compile("[a-z_]+"), re.compile("[0-9a-f]{64}")
 
 
@@ -39,7 +41,7 @@ def describes_memory(path: Path) -> bool:
     try:
         description = json.loads(path.read_bytes())
         return isinstance(description, dict) and {"format", "about", "arrays"} <= description.keys()
-    except (OSError, ValueError):
+    except (OSError, *JSON_ERRORS):
         return False
 
 
@@ -61,7 +63,7 @@ def read_description(folder: Path) -> dict[str, Any]:
     damaged = MemoryMismatchError(f"{path} is damaged or was changed by hand; index the text again")
     try:
         description = json.loads(raw.decode("utf-8"))
-    except (ValueError, RecursionError):
+    except JSON_ERRORS:
         raise damaged from None
     if not isinstance(description, dict):
         raise damaged
@@ -92,9 +94,9 @@ def is_valid_entry(entry: Any) -> bool:
     if not isinstance(entry, dict):
         return False
     dtype, digest, shape = entry.get("dtype"), entry.get("sha256"), entry.get("shape")
-    if dtype not in DTYPES or not isinstance(digest, str) or not isinstance(shape, list):
+    if not isinstance(dtype, str) or dtype not in DTYPES or not isinstance(digest, str) or not isinstance(shape, list):
         return False
-    sizes_valid = all(isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in shape)
+    sizes_valid = all(type(size) is int and 0 <= size < _LARGEST_SIZE for size in shape)
     return bool(_DIGEST.fullmatch(digest)) and sizes_valid
 
 
@@ -112,4 +114,4 @@ def array_file_name(name: str, digest: str) -> str:
 
 def byte_count(dtype: torch.dtype, shape: Sequence[int]) -> int:
     """Size of an array in bytes."""
-    return dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+    return dtype.itemsize * math.prod(shape)

@@ -45,6 +45,7 @@ class EncoderInfo:
     vocabulary_size : number of embeddings.
     row : what a row holds, for decoder-only models; None for encoders.
     prefix_to_ids : token ids of the prefix text; None uses the tokenizer.
+    width : numbers of a row; None if it is not known.
     """
 
     module: nn.Module
@@ -54,6 +55,7 @@ class EncoderInfo:
     vocabulary_size: int
     row: RowSpec | None = None
     prefix_to_ids: Callable[[str | None], Tensor] | None = None
+    width: int | None = None
 
 
 class DistractorPool(Protocol):
@@ -111,6 +113,12 @@ class Indexer:
                 f"the memory was made with {', '.join(changes)}; expected the settings of this wrapper: "
                 "index the text again, or wrap the model with the settings of the memory"
             )
+        if self._encoder.width not in (None, memory.store.width):
+            raise MemoryMismatchError(
+                f"the memory has states of {memory.store.width} numbers and the model of {self._encoder.width}: it is "
+                "damaged; index the text again"
+            )
+        self._check_ids(memory.token_ids)
 
     def index_texts(
         self, texts: Sequence[TextSource], prefixes: Sequence[str] | None = None, progress: Progress | None = None

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from ..datastore import ExactStore, restore
-from ..errors import InputError, MemoryMismatchError
+from ..errors import InputError, MemoryMismatchError, UnlimiformerError
 from ..text.citations import Citations
 from ..text.document_text import Location, locations_from_json, locations_to_json
 from ..text.windows import WindowSpec
 from . import remote, storage
+from .checks import check_parts
 
 _KEYS = itertools.count(1)
 
@@ -78,11 +79,24 @@ class EncodingSpec:
         try:
             values = dict(values)
             row = values.pop("kept", None)
-            return cls(**{**values, "prefix": tuple(values["prefix"]), "row": None if row is None else RowSpec(**row)})
+            values |= {"prefix": tuple(values["prefix"]), "row": None if row is None else RowSpec(**row)}
+            return cls(**values)._checked()
         except (TypeError, KeyError, ValueError) as error:
             raise MemoryMismatchError(
                 f"the memory's description of how it was made cannot be understood ({error}); index the text again"
             ) from None
+
+    def _checked(self) -> EncodingSpec:
+        """This spec; raise `TypeError` or `ValueError` for a value of another type, or that no encoding has."""
+        row = self.row
+        texts = [self.model, self.dtype, *(text for text in (self.tokenizer, self.compute_dtype) if text is not None)]
+        texts += [] if row is None else [row.selection, row.layout]
+        numbers = [self.window, *self.prefix, *([] if row is None else [row.block])]
+        if not all(isinstance(text, str) for text in texts) or not all(type(number) is int for number in numbers):
+            raise TypeError("a value is of another type")
+        if not isinstance(self.overlap, int | float) or not 0 <= self.overlap < 1 or min(numbers) < 0:
+            raise ValueError("a number is out of range")
+        return self
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON; the inverse of `from_dict`."""
@@ -182,7 +196,12 @@ class Memory:
         if self.stored_text is None:
             raise InputError("the memory was made from token ids and has no text; index a text instead")
         if isinstance(self.stored_text, Path):
-            return self.stored_text.read_bytes().decode("utf-8")
+            try:
+                return self.stored_text.read_bytes().decode("utf-8")
+            except UnicodeDecodeError:
+                raise MemoryMismatchError(
+                    f"{self.stored_text} is no text: it is damaged; index the text again"
+                ) from None
         return self.stored_text
 
     @cached_property
@@ -220,6 +239,7 @@ class Memory:
         about, arrays = storage.read(path, verify)
         try:
             spec = EncodingSpec.from_dict(about["recipe"])
+            check_parts(arrays, about, spec.window_spec, spec.prefix)
             return cls(
                 restore(about["search"], arrays, lambda name: storage.array_path(path, name)),
                 arrays["token_ids"],
@@ -232,7 +252,9 @@ class Memory:
                 storage.array_path(path, "text"),
                 locations_from_json(about.get("locations", [])),
             )
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, UnlimiformerError):
+                raise
             raise MemoryMismatchError(
                 f"{path} has a description that cannot be understood ({type(error).__name__}: {error}); "
                 "index the text again"

@@ -14,6 +14,7 @@ from ..memory.memory import Memory
 from ..qa import DocumentQA
 from ..qa.conversation import standalone_question
 from ..qa.messages import ChatRequest, Message, read_messages
+from ..text.chat_template import render_chat
 from ..text.document_text import DocumentText
 from .answers import CallbackStreamer, StopSignal, StopStrings
 from .content_memories import ContentMemories
@@ -182,8 +183,6 @@ class ChatService:
         """A short chat as the model's own template writes it, or as the last message if it has none."""
         if not self._has_template:
             return messages[-1].text
-        return self._wrapped.tokenizer.apply_chat_template(
-            [{"role": message.role, "content": message.text} for message in messages],
-            tokenize=False,
-            add_generation_prompt=True,
+        return render_chat(
+            self._wrapped.tokenizer, [{"role": message.role, "content": message.text} for message in messages]
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,10 @@ import yaml
 
 from ..errors import InputError
 from ..utils.optional import require
+from ..utils.value_types import check_types
 from .example import Example, read_examples, validate
 from .tfidf import rank_by_tfidf
 
-_TYPE_NAMES = {int: "a whole number", list: "a list", dict: "names and values", str: "a text"}
 _FOLDER = Path(__file__).with_name("definitions")
 _DEFAULT_SYNTHETIC_COUNT = 24
 
@@ -194,7 +194,7 @@ def task(name: str) -> Task:
 def _read_definition(path: Path) -> Task:
     try:
         definition = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise InputError(f"{path} cannot be read as a task ({error}); expected a YAML file") from None
     keys = {field.name for field in fields(Task)} - {"name"}
     if not isinstance(definition, dict) or set(definition) - keys:
@@ -202,21 +202,24 @@ def _read_definition(path: Path) -> Task:
         raise InputError(f"{path} has {unknown}; expected: {', '.join(sorted(keys))}")
     if missing := {"version", "about", "metrics"} - set(definition):
         raise InputError(f"{path} does not have: {', '.join(sorted(missing))}")
-    for name, kind in (
-        ("version", int),
-        ("new_tokens", int),
-        ("least_words", int),
-        ("sample", dict),
-        ("metrics", list),
-        ("fields", dict),
-        ("about", str),
-    ):
-        if not isinstance(definition.get(name, kind()), kind):
-            raise InputError(f"{path}: {name} is {definition[name]!r}; expected {_TYPE_NAMES[kind]}")
     spec = definition.pop("written", None)
-    try:
-        spec = None if spec is None else SyntheticSpec(**{**spec, "words": tuple(spec["words"])})
-    except (TypeError, KeyError) as error:
-        raise InputError(f"{path}: written is invalid ({error}); expected at least words and rivals") from None
+    check_types(Task, definition, str(path))
+    counts = {name: definition.get(name) for name in ("new_tokens", "least_words")} | (definition.get("sample") or {})
+    for name, value in counts.items():
+        if value is not None and value < 1:
+            raise InputError(f"{path}: {name} is {value}; expected at least 1")
+    if spec is not None:
+        spec = _read_synthetic_spec(spec, path)
     definition = {"fields": {}, **definition, "metrics": tuple(definition["metrics"])}
     return Task(path.stem, **definition, written=spec)
+
+
+def _read_synthetic_spec(values: Any, path: Path) -> SyntheticSpec:
+    try:
+        spec = SyntheticSpec(**values)
+    except TypeError as error:
+        raise InputError(f"{path}: written is invalid ({error}); expected at least words and rivals") from None
+    check_types(SyntheticSpec, vars(spec), f"{path}: written")
+    if not 1 <= spec.words[0] <= spec.words[1] or spec.rivals < 0 or spec.questions < 1:
+        raise InputError(f"{path}: written is {values}; expected words from a smaller number to a larger one")
+    return replace(spec, words=(spec.words[0], spec.words[1]))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
+from ..utils.jsonl import JSON_ERRORS
 
 SHAPES = (
     'a JSON object with "document", "answer" and optionally "question", or with "document" and "questions", a list of '
@@ -94,7 +95,7 @@ def merge_answers(examples: Sequence[Example]) -> list[tuple[Example, tuple[str,
 def _parse_line(line: bytes, location: str, parse_row: RowParser) -> list[Example]:
     try:
         row = json.loads(line)
-    except (ValueError, RecursionError) as error:  # ValueError: invalid UTF-8 as well
+    except JSON_ERRORS as error:
         raise InputError(f"no JSON ({error}); expected {SHAPES}") from None
     if isinstance(row, dict) and (example := parse_row(row)) is not None:
         return [example]
@@ -123,7 +124,7 @@ def _parse_question(document: str, fields: Any, shared_id: str) -> list[Example]
 def _parse_spans(spans: Any, length: int) -> tuple[tuple[int, int], ...]:
     try:
         parsed = tuple((int(start), int(end)) for start, end in spans)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         parsed = ((-1, -1),)
     if not all(0 <= start < end <= length for start, end in parsed):
         raise InputError(

@@ -12,6 +12,7 @@ import torch
 from transformers import TrainerCallback
 
 from ..utils.files import atomic_write
+from ..utils.jsonl import read_rows, to_line
 
 
 class MetricsLog(TrainerCallback):
@@ -23,8 +24,8 @@ class MetricsLog(TrainerCallback):
     def truncate(self, step: int) -> None:
         """Drop the lines after `step`; a resumed run logs them again."""
         if self._path.is_file():
-            lines = [line for line in self._path.read_text().splitlines() if json.loads(line)["step"] <= step]
-            atomic_write(self._path, "".join(f"{line}\n" for line in lines))
+            rows = [row for row in read_rows(self._path) if row["step"] <= step]
+            atomic_write(self._path, "".join(map(to_line, rows)))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
         """Append one line, in the main process only."""

@@ -64,14 +64,24 @@ def _read_file(path: Path) -> dict[str, Recipe]:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"no recipe {str(path)!r}; expected a YAML file, or a name from the package") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise InputError(f"recipe {path} cannot be read: {error}") from None
-    if not isinstance(content, dict):
+    if not _is_named(content):
         raise InputError(f"recipe {path} has no names and values; expected lines such as `method: sled`")
     rows = content.pop("rows", None)
+    if rows is not None and not (_is_named(rows) and all(_is_named(changes) for changes in rows.values())):
+        raise InputError(f"recipe {path}: rows are {str(rows)[:200]!r}; expected names and values for each row")
     named = {path.stem: {}} if rows is None else {f"{path.stem}/{row}": changes for row, changes in rows.items()}
     merged = {name: {**content, **changes} for name, changes in named.items()}
+    for name, settings in merged.items():
+        if not _is_named(settings.get("test", {})):
+            raise InputError(f"recipe {name}: test is {settings['test']!r}; expected names and values")
     return {name: Recipe(test=settings.pop("test", {}), train=settings) for name, settings in merged.items()}
+
+
+def _is_named(value: Any) -> bool:
+    """Whether a value of a YAML file has names and values."""
+    return isinstance(value, dict) and all(isinstance(name, str) for name in value)
 
 
 def _paper_rows() -> Iterator[tuple[str, Recipe]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..errors import InputError
 from ..qa import PLACES, QuestionFormat
+from ..utils.value_types import check_types
 from .strategies import STRATEGIES
 
 SETTINGS_FILE = "training.json"
@@ -120,6 +121,10 @@ class TrainingSettings:
     trainer: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for name in _FLOATS:
+            if isinstance(getattr(self, name), str):  # YAML reads 2e-5 as text
+                object.__setattr__(self, name, _parse_float(name, getattr(self, name)))
+        check_types(TrainingSettings, vars(self))
         for name in ("layers", "heads"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, tuple(getattr(self, name)))
@@ -129,17 +134,12 @@ class TrainingSettings:
         if self.metric is not None:
             _check_choice("metric", self.metric, METRICS)
         _check_trainer_fields(self.trainer)
-        for name in _FLOATS:
-            if isinstance(getattr(self, name), str):  # YAML reads 2e-5 as text
-                object.__setattr__(self, name, _parse_float(name, getattr(self, name)))
         self._check_ranges()
         self._check_combinations()
 
     def _check_ranges(self) -> None:
         for name, smallest in (_SMALLEST | _SMALLEST_OPTIONAL).items():
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-                raise InputError(f"{name} is {value!r}; expected a whole number")
             if value is None and name in _SMALLEST_OPTIONAL:
                 continue
             if value is None or value < smallest:

@@ -10,6 +10,8 @@ from typing import Any, TextIO
 
 from ..errors import InputError
 
+JSON_ERRORS = (ValueError, RecursionError)
+"""What `json.loads` raises for bytes that are no JSON: no UTF-8, another syntax, or nested too deeply."""
 _BLOCK = 1 << 16  # bytes read at once while searching for the last line break
 
 
@@ -22,7 +24,7 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
         for number, line in enumerate(file, 1):
             try:
                 row = json.loads(line)
-            except ValueError:
+            except JSON_ERRORS:
                 row = None
             if not isinstance(row, dict):
                 raise InputError(f"{path}, line {number} is not a JSON object; repair or remove that line")

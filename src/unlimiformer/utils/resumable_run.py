@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 from ..errors import InputError, StorageError
 from .files import atomic_write, friendly_os_errors
-from .jsonl import append_row, read_rows, to_line
+from .jsonl import JSON_ERRORS, append_row, read_rows, to_line
 
 Row = dict[str, Any]
 
@@ -126,7 +126,7 @@ class ResumableRun:
             )
         try:
             settings = json.loads(self._settings_path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, *JSON_ERRORS):
             settings = None
         if not isinstance(settings, dict):
             raise InputError(f"{self._settings_path} cannot be read as the settings of a run; choose another output")

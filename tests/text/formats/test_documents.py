@@ -155,26 +155,5 @@ def test_documents_without_text_are_refused(data, suffix, message):
         extract(data, "document", suffix)
 
 
-def _extract_or_message(data, suffix):
-    """The text, or what is wrong with the file; any other exception is a defect."""
-    try:
-        return "text: " + extract(data, "damaged", suffix).text
-    except InputError as error:
-        return str(error) if str(error).startswith("damaged") else None
-
-
-@pytest.mark.parametrize("suffix", SAMPLES)
-def test_damaged_files_give_a_text_or_a_message(suffix):
-    generator = random.Random(suffix)
-    for _ in range(40):
-        data = bytearray(SAMPLES[suffix])
-        for _ in range(generator.randint(1, 30)):
-            data[generator.randrange(len(data))] = generator.randrange(256)
-        if generator.random() < 0.5:
-            del data[generator.randrange(len(data)) :]
-        outcome = _extract_or_message(bytes(data), suffix)
-        assert isinstance(outcome, str) and outcome
-
-
 def test_a_format_of_plain_text_is_none():
     assert find_format(b"Just words.", ".txt", "book.txt") is None

@@ -157,6 +157,7 @@ class CausalEngine(Engine):
             self.base.get_input_embeddings().num_embeddings,
             RowSpec(self.selection, self.block, str(self.layout)),
             self.template.prefix,
+            self.layout.width,
         )
         return Indexer(self.config, self.tokenizer, encoder)
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ...errors import InputError
+from ...text.chat_template import render_chat
 from ...text.questions import is_broad, is_question
 from ...text.tokenization import prefix_token_ids
 
@@ -60,6 +61,7 @@ class PromptTemplate:
 
     def __init__(self, tokenizer: Any, examples: bool = True) -> None:
         self._tokenizer, self._examples = tokenizer, examples
+        self._rendered: tuple[Any, str] | None = None  # the last chat and its text: most chats are the same
 
     def prefix(self, instruction: str | None) -> Tensor:
         """Token ids before the document."""
@@ -102,7 +104,7 @@ class PromptTemplate:
             return prefix_token_ids(text + _PLAIN.partition(_DOCUMENT)[0], self._tokenizer)
         try:
             return self._tokenize(self._render_chat(_CHAT, turns).partition(_DOCUMENT)[0])
-        except Exception:  # templates raise errors of many kinds
+        except InputError:
             return self.prefix(None)
 
     def suffix(self, question: str, answer_start: str = "") -> PromptSuffix:
@@ -145,12 +147,11 @@ class PromptTemplate:
             for turn in turns
             for role, content in zip(("user", "assistant"), turn, strict=True)
         ]
-        return self._tokenizer.apply_chat_template(
-            [*messages, {"role": "user", "content": text}],
-            chat_template=_FIXED_DATE + self._tokenizer.get_chat_template(),
-            tokenize=False,
-            add_generation_prompt=True,
-        )
+        messages.append({"role": "user", "content": text})
+        key = (self._tokenizer.chat_template, messages)
+        if self._rendered is None or self._rendered[0] != key:
+            self._rendered = (key, render_chat(self._tokenizer, messages, _FIXED_DATE))
+        return self._rendered[1]
 
     def _tokenize(self, text: str) -> Tensor:
         ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]

@@ -14,6 +14,7 @@ from ...datastore import ExactStore
 from ...memory import Memory
 from ...memory.fingerprint import model_digest
 from ...utils.files import cache_folder
+from ...utils.jsonl import JSON_ERRORS
 from .block_scorer import BlockScorer
 from .row_layout import Head, RowLayout
 
@@ -25,9 +26,12 @@ def retrieval_heads(decoder: CausalAdapter, block: int) -> list[Head]:
     digest = model_digest(decoder.model.config, decoder.backbone)
     path = cache_folder() / "heads" / f"{digest[:32]}-{block}.json"
     try:
-        return [(int(layer), int(head)) for layer, head in json.loads(path.read_text())]
-    except (OSError, ValueError, TypeError):
-        ranking = rank_heads(decoder, block)
+        stored = [(int(layer), int(head)) for layer, head in json.loads(path.read_text())]
+    except (OSError, TypeError, *JSON_ERRORS):
+        stored = []
+    if sorted(stored) == sorted((view.layer, head) for view in decoder.attentions for head in range(view.heads)):
+        return stored
+    ranking = rank_heads(decoder, block)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(ranking))

@@ -12,7 +12,7 @@ from ...adapters import Adapter, CrossAttention, adapter_for
 from ...config import UnlimiformerConfig
 from ...datastore import ExactStore, build
 from ...errors import InputError, UnsupportedModelError
-from ...hub.saved_settings import load_gate
+from ...hub.saved_settings import load_gates
 from ...memory import Memory
 from ...memory.indexer import EncoderInfo, Indexer
 from ...provenance import AttentionTrace, Provenance
@@ -45,7 +45,14 @@ class Seq2SeqEngine(Engine):
         self.top_k = config.top_k or self.window
         self.hooks = HookManager(base, adapter, self.window)
         vocabulary_size = base.get_input_embeddings().num_embeddings
-        encoder = EncoderInfo(adapter.encoder(base), base.config, self.hooks.encode, self.window, vocabulary_size)
+        encoder = EncoderInfo(
+            adapter.encoder(base),
+            base.config,
+            self.hooks.encode,
+            self.window,
+            vocabulary_size,
+            width=self.hooks.attentions[0].states_width,
+        )
         self._indexer = Indexer(config, tokenizer, encoder)
         self._reader = None
         if config.selection == "reread":
@@ -266,7 +273,7 @@ class Seq2SeqEngine(Engine):
                 raise InputError(f"{name} is {list(indices)}; the decoder has {limit}, counted from 0")
         layers = range(len(attentions)) if config.layers is None else config.layers
         folder = getattr(self.base.config, "_name_or_path", None)
-        gates = [load_gate(folder, layer, view.heads) for layer, view in enumerate(attentions)]
+        gates = load_gates(folder, [view.heads for view in attentions])
         return [
             RetrievalPolicy(self.top_k, layer in layers, config.heads, gate=gate) for layer, gate in enumerate(gates)
         ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..loading import check_loaded
+from ..checks import check_loaded
 
 
 def convert(source: Path, out: Path) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from ...engines.seq2seq.attention import RetrievalPolicy, memorizing_layer
 from ...errors import InputError
-from ...hub.saved_settings import GATE, load_gate, save_gate
+from ...hub.saved_settings import GATE, load_gates, save_gate
 from .base import Strategy
 
 _INITIAL_GATE = 3.0  # sigmoid(3) = 0.95: a pretrained head starts with almost only its retrieved tokens
@@ -42,7 +42,8 @@ class Memorizing(Strategy):
             return
         view = cross_attentions[self._layer]
         self._module = view.module
-        saved_gate = load_gate(getattr(model.config, "_name_or_path", None), self._layer, view.heads)
+        folder = getattr(model.config, "_name_or_path", None)
+        saved_gate = load_gates(folder, [attention.heads for attention in cross_attentions])[self._layer]
         gate = torch.full((view.heads,), _INITIAL_GATE) if saved_gate is None else saved_gate
         weight = next(view.module.parameters())
         view.module.register_parameter(GATE, torch.nn.Parameter(gate.to(weight)))
