@@ -24,15 +24,6 @@ def _random_queries(count: int, width: int, seed: int) -> torch.Tensor:
     return torch.randn(count, width, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.fixture(params=["compiled", "torch"])
-def implementation(request, monkeypatch):
-    if request.param == "torch":
-        monkeypatch.setattr(native, "serves", lambda states: False)
-    else:
-        request.getfixturevalue("kernels")
-    return request.param
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("rows", "width", "count", "k"), [(5000, 48, 12, 100), (37, 19, 5, 7), (1, 8, 1, 1), (9, 768, 2, 9)]
@@ -70,7 +61,7 @@ def test_mix_is_a_weighted_sum(implementation, dtype):
     st.sampled_from(list(DTYPES)),
     st.booleans(),
 )
-def test_compiled_and_torch_implementations_agree(kernels, rows, width, count, k, dtype, equal_scores):
+def test_implementations_agree_with_torch(implementation, rows, width, count, k, dtype, equal_scores):
     store = _random_store(rows, width, dtype, seed=rows)
     if equal_scores:  # many equal scores and one far away: the hard case of the histogram
         store.put(0, torch.ones(rows, width))

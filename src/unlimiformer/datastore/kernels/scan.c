@@ -8,10 +8,11 @@
  * rows are scanned with int16 queries, which doubles the number of products per instruction. The rows are divided into
  * parts that OpenMP, if it is available, runs in parallel.
  */
-#include "topk.h"
+#include "products/products.h"
 
-#define QUERIES 4 /* queries scored at a time; their count is padded to a multiple of this */
-#define PAD 16    /* widths are padded to a multiple of this */
+#ifndef AHEAD
+#define AHEAD 8
+#endif
 
 /* ---- dot products ---- */
 
@@ -28,6 +29,7 @@ static void expand(const char *source, int64_t kind, int64_t width, float *out) 
 
 static inline float total(vec v) {
     float sum = 0;
+#pragma omp simd reduction(+ : sum)
     for (int i = 0; i < LANES; i++) sum += v[i];
     return sum;
 }
@@ -57,63 +59,6 @@ static inline void dots_float(const float *rows, const float *queries, int64_t p
         }
     }
 }
-
-/* Products of two int8 rows with QUERIES int16 queries: out[query * BLOCK] and out[query * BLOCK + 1]. quantize_query
- * chose the range of the queries such that no 32-bit sum overflows; the queries are zero beyond `width`. */
-#if defined(__AVX2__)
-static inline __m128i four_totals(__m256i a, __m256i b, __m256i c, __m256i d) {
-    __m256i s = _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d));
-    return _mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
-}
-
-__attribute__((noinline)) static void dots_int8(const int8_t *row0, const int8_t *row1, const int16_t *queries,
-                                                int64_t width, int64_t padded, float *out) {
-    const int16_t *q0 = queries, *q1 = q0 + padded, *q2 = q1 + padded, *q3 = q2 + padded;
-    __m256i zero = _mm256_setzero_si256();
-    __m256i a0 = zero, a1 = zero, a2 = zero, a3 = zero, b0 = zero, b1 = zero, b2 = zero, b3 = zero;
-    int64_t i = 0;
-#define ADD(index)                                                                   \
-    do {                                                                             \
-        __m256i q = _mm256_load_si256((const __m256i *)(q##index + i));              \
-        IN_REGISTER(q);                                                              \
-        a##index = _mm256_add_epi32(a##index, _mm256_madd_epi16(x, q));              \
-        b##index = _mm256_add_epi32(b##index, _mm256_madd_epi16(y, q));              \
-    } while (0)
-    for (; i + 16 <= width; i += 16) {
-        __m256i x = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(row0 + i)));
-        __m256i y = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(row1 + i)));
-        ADD(0); ADD(1); ADD(2); ADD(3);
-    }
-#undef ADD
-    int32_t first[4], second[4];
-    _mm_storeu_si128((__m128i *)first, four_totals(a0, a1, a2, a3));
-    _mm_storeu_si128((__m128i *)second, four_totals(b0, b1, b2, b3));
-    for (; i < width; i++) {
-        for (int b = 0; b < QUERIES; b++) {
-            first[b] += row0[i] * queries[b * padded + i];
-            second[b] += row1[i] * queries[b * padded + i];
-        }
-    }
-    for (int b = 0; b < QUERIES; b++) {
-        out[b * BLOCK] = (float)first[b];
-        out[b * BLOCK + 1] = (float)second[b];
-    }
-}
-#else
-static void dots_int8(const int8_t *row0, const int8_t *row1, const int16_t *queries, int64_t width, int64_t padded,
-                      float *out) {
-    for (int b = 0; b < QUERIES; b++) {
-        const int16_t *q = queries + b * padded;
-        int32_t first = 0, second = 0;
-        for (int64_t i = 0; i < width; i++) {
-            first += row0[i] * q[i];
-            second += row1[i] * q[i];
-        }
-        out[b * BLOCK] = (float)first;
-        out[b * BLOCK + 1] = (float)second;
-    }
-}
-#endif
 
 /* ---- scan ---- */
 
@@ -160,13 +105,16 @@ static void scan_part(const States *states, const PreparedQueries *queries, int6
         if (kind != INT8) {
             for (int64_t q = 0; q < queries->padded_count; q += QUERIES)
                 dots_float(scratch, (const float *)queries->data + q * padded, padded, dots + q * BLOCK);
-        } else { /* all queries for two rows before the next two: the rows are read from memory in one even stream */
-            for (int64_t a = 0; a < count; a += 2) {
-                const int8_t *row = (const int8_t *)states->data + (base + a) * stride;
-                const int8_t *next = a + 1 < count ? row + stride : row;
+        } else { /* all queries for a few rows before the next ones: the rows are read from memory in one even stream */
+            for (int64_t a = 0; a < count; a += ROWS) {
+                const int8_t *rows[ROWS];
+                for (int64_t r = 0; r < ROWS; r++)
+                    rows[r] = (const int8_t *)states->data + (base + (a + r < count ? a + r : a)) * stride;
                 const int16_t *query = queries->data;
+                const char *ahead = (const char *)rows[0] + AHEAD * stride;
+                for (int64_t line = 0; line < ROWS * stride; line += 64) __builtin_prefetch(ahead + line);
                 for (int64_t q = 0; q < queries->padded_count; q += QUERIES)
-                    dots_int8(row, next, query + q * padded, width, padded, dots + q * BLOCK + a);
+                    dots_int8(rows, query + q * padded, width, padded, dots + q * BLOCK + a);
             }
         }
         for (int64_t q = 0; q < queries->count; q++) {
@@ -188,7 +136,7 @@ static void write_best(BestList *lists, int64_t parts, int64_t step, const TopK 
 }
 
 /* Finds the best rows of each query. Returns 0, or -1 if memory runs out. */
-int scan(const States *states, const Queries *queries, int64_t parts, const TopK *best) {
+int EXPORT(scan)(const States *states, const Queries *queries, int64_t parts, const TopK *best) {
     int64_t count = queries->count, capacity = CAPACITY(best->k), all = parts * count;
     int64_t padded = (states->width + PAD - 1) / PAD * PAD, padded_count = (count + QUERIES - 1) / QUERIES * QUERIES;
     BestList *lists = malloc((size_t)all * sizeof *lists);
@@ -232,7 +180,7 @@ typedef struct {
 #define TO_FLOAT(x) ((float)(x))
 
 /* out (count, width): for each query, the sum over its `k` rows of weight x row. */
-void mix(const States *states, const Mixture *mixture, int64_t parts, float *out) {
+void EXPORT(mix)(const States *states, const Mixture *mixture, int64_t parts, float *out) {
     int64_t stride = row_bytes(states), width = states->width, kind = states->kind, k = mixture->k;
     const float *scales = states->scales;
 #pragma omp parallel for schedule(static) num_threads(parts)
