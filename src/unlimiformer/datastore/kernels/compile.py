@@ -29,7 +29,7 @@ _FAMILIES = {"x86_64": _X86, "amd64": _X86, "aarch64": _ARM, "arm64": _ARM}
 INSTRUCTION_SETS: dict[str, tuple[str, ...]] = _FAMILIES.get(platform.machine().lower(), {"scalar": ()})
 
 _FOLDER = Path(__file__).parent
-_KERNELS = ("scan.c", "ivf.c")  # compiled for each instruction set
+_KERNELS = ("scan.c", "mix.c", "ivf.c")  # compiled for each instruction set
 _COMMON = "cpu.c"  # compiled once, without any
 _FLAGS = ("-O3", "-funroll-loops", "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd", "-fPIC")
 _TIMEOUT = 120

@@ -8,11 +8,13 @@
  * rows are scanned with int16 queries, which doubles the number of products per instruction. The rows are divided into
  * parts that OpenMP, if it is available, runs in parallel.
  */
-#include "products/products.h"
+#include "rough.h"
 
+#define TOGETHER (LANES == 16 ? 4 : 2) /* queries whose sums fit into the registers */
 #ifndef AHEAD
 #define AHEAD 8
 #endif
+#define SAMPLE 32 /* one of so many rows decides the first floors */
 
 /* ---- dot products ---- */
 
@@ -34,95 +36,167 @@ static inline float total(vec v) {
     return sum;
 }
 
-/* Products of rows (BLOCK, padded) with queries (QUERIES, padded), both float32: out (QUERIES, BLOCK). Eight sums, of
- * four rows with two queries, stay in registers. */
+/* Products of rows (BLOCK, padded) with queries (QUERIES, padded), both float32: out (QUERIES, BLOCK). The sums of four
+ * rows with a few queries stay in registers. */
 static inline void dots_float(const float *rows, const float *queries, int64_t padded, float *out) {
-    for (int a = 0; a < BLOCK; a += 4) {
-        for (int b = 0; b < QUERIES; b += 2) {
-            vec sums[4][2];
+    for (int a = 0; a < BLOCK; a += 4)
+        for (int b = 0; b < QUERIES; b += TOGETHER) {
+            vec sums[TOGETHER][4];
             memset(sums, 0, sizeof sums);
             for (int64_t i = 0; i < padded; i += LANES) {
-                vec q0 = *(const vec *)(queries + b * padded + i), q1 = *(const vec *)(queries + (b + 1) * padded + i);
-                IN_REGISTER(q0);
-                IN_REGISTER(q1);
+                vec q[TOGETHER];
+                for (int j = 0; j < TOGETHER; j++) {
+                    q[j] = *(const vec *)(queries + (b + j) * padded + i);
+                    IN_REGISTER(q[j]);
+                }
                 for (int t = 0; t < 4; t++) {
                     vec x = *(const vec *)(rows + (a + t) * padded + i);
                     IN_REGISTER(x);
-                    sums[t][0] += x * q0;
-                    sums[t][1] += x * q1;
+                    for (int j = 0; j < TOGETHER; j++) sums[j][t] += x * q[j];
                 }
             }
-            for (int t = 0; t < 4; t++) {
-                out[b * BLOCK + a + t] = total(sums[t][0]);
-                out[(b + 1) * BLOCK + a + t] = total(sums[t][1]);
-            }
+            for (int j = 0; j < TOGETHER; j++)
+                for (int t = 0; t < 4; t++) out[(b + j) * BLOCK + a + t] = total(sums[j][t]);
         }
-    }
 }
 
 /* ---- scan ---- */
 
-/* Queries in the form that the products need. */
-typedef struct {
-    const void *data;    /* (padded_count, padded_width): float32, or int16 for int8 rows; zeros where padded */
-    const float *scales; /* (count): factor of the scores of each query */
-    int64_t count, padded_count, padded_width;
-} PreparedQueries;
-
-/* Allocates zeros at the start of a cache line: a load that straddles two lines costs double. `count` is a multiple of
- * 16. */
-static float *aligned_zeros(int64_t count) {
-    float *array = aligned_alloc(64, (size_t)count * sizeof *array);
-    return array ? memset(array, 0, (size_t)count * sizeof *array) : NULL;
+/* Allocates zeros at the start of a cache line: a load that straddles two lines costs double. */
+static void *aligned_zeros(int64_t count) {
+    size_t bytes = ((size_t)count * sizeof(float) + 63) / 64 * 64;
+    void *array = aligned_alloc(64, bytes);
+    return array ? memset(array, 0, bytes) : NULL;
 }
 
-/* Copies the queries to rows of `padded` numbers in `data`, as int16 for int8 rows, and fills their `scales`. */
-static void prepare_queries(const Queries *queries, const States *states, int64_t padded, void *data, float *scales) {
+/* Copies the queries to rows of `padded_width` numbers, as int16 for int8 rows, and fills the other fields. */
+static void prepare_queries(const Queries *queries, const States *states, PreparedQueries *prepared) {
+    int64_t padded = prepared->padded_width, width = states->width;
     for (int64_t q = 0; q < queries->count; q++) {
-        const float *query = queries->data + q * states->width;
+        const float *query = queries->data + q * width;
         if (states->kind != INT8) {
-            memcpy((float *)data + q * padded, query, (size_t)states->width * sizeof(float));
-            scales[q] = 1.0f;
+            memcpy((float *)prepared->data + q * padded, query, (size_t)width * sizeof(float));
+            prepared->scales[q] = 1.0f;
             continue;
         }
-        scales[q] = quantize_query(query, states->width, (int16_t *)data + q * padded);
+        prepared->scales[q] = quantize_query(query, width, (int16_t *)prepared->data + q * padded);
+#if HAS_UPPER
+        split_query(prepared, q, width);
+#endif
     }
 }
 
-/* Fills the list of each query with the `k` best of the rows [start, stop), and possibly a few more.
- * scratch: BLOCK expanded rows (BLOCK, padded_width), then scores (padded_count, BLOCK). */
-static void scan_part(const States *states, const PreparedQueries *queries, int64_t start, int64_t stop, int64_t k,
-                      float *scratch, BestList *lists) {
-    int64_t kind = states->kind, width = states->width, padded = queries->padded_width, stride = row_bytes(states);
-    float *dots = scratch + BLOCK * padded;
-    for (int64_t base = start; base < stop; base += BLOCK) {
-        int64_t count = stop - base < BLOCK ? stop - base : BLOCK;
-        float scale[BLOCK] = {0};
-        for (int64_t a = 0; a < count; a++) {
-            scale[a] = states->scales ? states->scales[base + a] : 1.0f;
-            if (kind != INT8) expand(states->data + (base + a) * stride, kind, width, scratch + a * padded);
+/* Scores BLOCK int8 rows: all queries for a few rows before the next ones, which reads memory in one even stream. */
+static void score_int8(const int8_t *const *rows, const PreparedQueries *queries, int64_t width, Ahead ahead,
+                       float *dots) {
+    int64_t padded = queries->padded_width;
+    for (int64_t a = 0; a < BLOCK; a += ROWS)
+        for (int64_t q = 0; q < queries->padded_count; q += QUERIES) {
+            fetch(&ahead);
+            dots_int8(rows + a, (const int16_t *)queries->data + q * padded, width, padded, dots + q * BLOCK + a);
         }
-        if (kind != INT8) {
+}
+
+/* Fills the list of each query with the `k` best of every `step`th row of [start, stop), and possibly a few more.
+ * scratch: BLOCK expanded rows (BLOCK, padded_width), then scores (padded_count, BLOCK). */
+static void scan_part(const States *states, const PreparedQueries *queries, int64_t start, int64_t stop, int64_t step,
+                      int64_t k, float *scratch, BestList *lists) {
+    int64_t width = states->width, padded = queries->padded_width, stride = row_bytes(states);
+    float *dots = scratch + BLOCK * padded;
+    int64_t calls = BLOCK / ROWS * queries->padded_count / QUERIES, share = (BLOCK * stride / calls + 63) / 64 * 64;
+    for (int64_t base = start; base < stop; base += BLOCK * step) {
+        int64_t count = (stop - base + step - 1) / step;
+        if (count > BLOCK) count = BLOCK;
+        float scale[BLOCK] = {0};
+        const int8_t *rows[BLOCK];
+        for (int64_t a = 0; a < BLOCK; a++) {
+            int64_t row = base + (a < count ? a : 0) * step;
+            rows[a] = (const int8_t *)states->data + row * stride;
+            scale[a] = states->scales ? states->scales[row] : 1.0f;
+        }
+        Ahead ahead = {(const char *)rows[0] + AHEAD * stride, step > 1 ? 0 : share};
+        if (states->kind == INT8) {
+#if HAS_UPPER
+            if (scan_upper(rows, scale, queries, base, count, width, k, ahead, dots, lists)) continue;
+#endif
+            score_int8(rows, queries, width, ahead, dots);
+        } else {
+            for (int64_t a = 0; a < BLOCK; a++)
+                expand((const char *)rows[a], states->kind, width, scratch + a * padded);
             for (int64_t q = 0; q < queries->padded_count; q += QUERIES)
                 dots_float(scratch, (const float *)queries->data + q * padded, padded, dots + q * BLOCK);
-        } else { /* all queries for a few rows before the next ones: the rows are read from memory in one even stream */
-            for (int64_t a = 0; a < count; a += ROWS) {
-                const int8_t *rows[ROWS];
-                for (int64_t r = 0; r < ROWS; r++)
-                    rows[r] = (const int8_t *)states->data + (base + (a + r < count ? a + r : a)) * stride;
-                const int16_t *query = queries->data;
-                const char *ahead = (const char *)rows[0] + AHEAD * stride;
-                for (int64_t line = 0; line < ROWS * stride; line += 64) __builtin_prefetch(ahead + line);
-                for (int64_t q = 0; q < queries->padded_count; q += QUERIES)
-                    dots_int8(rows, query + q * padded, width, padded, dots + q * BLOCK + a);
-            }
         }
         for (int64_t q = 0; q < queries->count; q++) {
             float *scores = dots + q * BLOCK;
-            for (int t = 0; t < BLOCK; t++) scores[t] *= scale[t] * queries->scales[q];
+            for (int t = 0; t < BLOCK; t++) scores[t] = scores[t] * (scale[t] * queries->scales[q]);
             offer(&lists[q], scores, base, count, k);
         }
     }
+}
+
+/* ---- the search ---- */
+
+typedef struct {
+    const States *states;
+    PreparedQueries queries;
+    int64_t parts, k;
+    BestList *lists; /* (parts, count) */
+    float *scratch;  /* (parts, room) */
+    int64_t room;
+} Search;
+
+/* Empties the lists of query `q` and gives them a floor. */
+static void restart(const Search *search, int64_t q, float floor) {
+    for (int64_t p = 0; p < search->parts; p++) {
+        BestList *list = &search->lists[p * search->queries.count + q];
+        list->count = 0;
+        list->floor = floor;
+    }
+}
+
+/* Fills the lists of all parts with the `k` best of every `step`th row. */
+static void scan_rows(const Search *search, int64_t step, int64_t k) {
+    int64_t parts = search->parts, samples = search->states->rows / step;
+#pragma omp parallel for schedule(static) num_threads(parts)
+    for (int64_t p = 0; p < parts; p++)
+        scan_part(search->states, &search->queries, samples * p / parts * step, samples * (p + 1) / parts * step, step, k,
+                  search->scratch + p * search->room, search->lists + p * search->queries.count);
+}
+
+/* Guesses the floor of each query from a sample of the rows: with it, few of the rows that a list would take in while it
+ * knows only the first ones are taken in. The guess is so low that more than k rows nearly always exceed it. */
+static void guess_floors(const Search *search) {
+    int64_t count = search->queries.count;
+    float expected = (float)search->k / SAMPLE;
+    int64_t rank = (int64_t)(expected + 4 * sqrtf(expected)) + 4;
+    if (search->states->rows < SAMPLE * 256 || rank > search->k) return;
+    scan_rows(search, SAMPLE, rank);
+    for (int64_t q = 0; q < count; q++) {
+        BestList *list = search->lists + q;
+        merge_parts(list, search->parts, count, rank);
+        float least = INFINITY;
+        for (int64_t i = 0; i < list->count; i++) least = fminf(least, list->score[i]);
+        restart(search, q, list->count < rank ? -INFINITY : nextafterf(least, -INFINITY));
+    }
+}
+
+/* Whether fewer than k rows were found for a query since its floor was guessed too high; restarts it then. */
+static int guessed_too_high(const Search *search, int64_t q) {
+    int64_t found = 0, count = search->queries.count;
+    for (int64_t p = 0; p < search->parts; p++) found += search->lists[p * count + q].count;
+    return found < search->k && search->lists[q].floor > -INFINITY;
+}
+
+/* Fills the lists of all parts with the best rows of each query. */
+static void search_rows(const Search *search) {
+    int64_t count = search->queries.count;
+    int again = 0;
+    guess_floors(search);
+    scan_rows(search, 1, search->k);
+    for (int64_t q = 0; q < count; q++) again |= guessed_too_high(search, q);
+    if (!again) return;
+    for (int64_t q = 0; q < count; q++) restart(search, q, -INFINITY);
+    scan_rows(search, 1, search->k);
 }
 
 /* Writes the best rows of one query, merged from its lists, one per part. */
@@ -139,70 +213,28 @@ static void write_best(BestList *lists, int64_t parts, int64_t step, const TopK 
 int EXPORT(scan)(const States *states, const Queries *queries, int64_t parts, const TopK *best) {
     int64_t count = queries->count, capacity = CAPACITY(best->k), all = parts * count;
     int64_t padded = (states->width + PAD - 1) / PAD * PAD, padded_count = (count + QUERIES - 1) / QUERIES * QUERIES;
+    int64_t room = BLOCK * (padded + padded_count); /* numbers of scratch of one part */
     BestList *lists = malloc((size_t)all * sizeof *lists);
     float *score = malloc((size_t)(all * capacity) * sizeof *score);
     int32_t *row = malloc((size_t)(all * capacity) * sizeof *row);
-    int64_t room = BLOCK * (padded + padded_count); /* scratch of one part */
-    float *scratch = aligned_zeros(parts * room), *data = aligned_zeros(padded_count * padded);
-    float *query_scales = malloc((size_t)count * sizeof *query_scales);
-    int failed = !lists || !score || !row || !scratch || !data || !query_scales;
+    PreparedQueries prepared = {
+        .data = aligned_zeros(padded_count * padded), .scales = aligned_zeros(padded_count),
+        .count = count, .padded_count = padded_count, .padded_width = padded,
+        .upper = aligned_zeros(padded_count * padded / 4), .offsets = aligned_zeros(padded_count),
+        .margins = aligned_zeros(padded_count),
+    };
+    float *scratch = aligned_zeros(parts * room);
+    int failed = !lists || !score || !row || !scratch || !prepared.data || !prepared.scales || !prepared.upper ||
+                 !prepared.offsets || !prepared.margins;
     if (!failed) {
-        prepare_queries(queries, states, padded, data, query_scales);
-        PreparedQueries prepared = {data, query_scales, count, padded_count, padded};
+        prepare_queries(queries, states, &prepared);
         for (int64_t i = 0; i < all; i++) lists[i] = (BestList){score + i * capacity, row + i * capacity, 0, -INFINITY};
-#pragma omp parallel for schedule(static) num_threads(parts)
-        for (int64_t p = 0; p < parts; p++)
-            scan_part(states, &prepared, states->rows * p / parts, states->rows * (p + 1) / parts, best->k,
-                      scratch + p * room, lists + p * count);
+        Search search = {states, prepared, parts, best->k, lists, scratch, room};
+        search_rows(&search);
 #pragma omp parallel for schedule(static) num_threads(parts)
         for (int64_t q = 0; q < count; q++) write_best(lists + q, parts, count, best, q);
     }
-    free(lists); free(score); free(row); free(scratch); free(data); free(query_scales);
+    free(lists); free(score); free(row); free(scratch);
+    free(prepared.data); free(prepared.scales); free(prepared.upper); free(prepared.offsets); free(prepared.margins);
     return failed ? -1 : 0;
-}
-
-/* ---- mix ---- */
-
-typedef struct {
-    const int64_t *row;  /* (count, k) */
-    const float *weight; /* (count, k) */
-    int64_t count, k;
-} Mixture;
-
-/* sum[i] += w0 * x0[i] + ... for four rows at a time, so that the sum is loaded and stored a quarter as often */
-#define ADD_FOUR(TYPE, VALUE)                                                                                   \
-    do {                                                                                                        \
-        const TYPE *x0 = (const TYPE *)at[0], *x1 = (const TYPE *)at[1];                                        \
-        const TYPE *x2 = (const TYPE *)at[2], *x3 = (const TYPE *)at[3];                                        \
-        for (int64_t i = 0; i < width; i++)                                                                     \
-            sum[i] += w[0] * VALUE(x0[i]) + w[1] * VALUE(x1[i]) + w[2] * VALUE(x2[i]) + w[3] * VALUE(x3[i]);    \
-    } while (0)
-#define TO_FLOAT(x) ((float)(x))
-
-/* out (count, width): for each query, the sum over its `k` rows of weight x row. */
-void EXPORT(mix)(const States *states, const Mixture *mixture, int64_t parts, float *out) {
-    int64_t stride = row_bytes(states), width = states->width, kind = states->kind, k = mixture->k;
-    const float *scales = states->scales;
-#pragma omp parallel for schedule(static) num_threads(parts)
-    for (int64_t q = 0; q < mixture->count; q++) {
-        float *restrict sum = out + q * width;
-        const int64_t *rows = mixture->row + q * k;
-        const float *weights = mixture->weight + q * k;
-        memset(sum, 0, (size_t)width * sizeof *sum);
-        for (int64_t j = 0; j < k; j += 4) {
-            const char *at[4];
-            float w[4];
-            for (int64_t t = 0; t < 4; t++) {
-                int64_t r = j + t < k ? rows[j + t] : rows[j];
-                at[t] = states->data + r * stride;
-                w[t] = j + t < k ? weights[j + t] * (scales ? scales[r] : 1.0f) : 0.0f;
-                if (j + t + 8 < k)
-                    for (int64_t i = 0; i < stride; i += 64)
-                        __builtin_prefetch(states->data + rows[j + t + 8] * stride + i);
-            }
-            if (kind == FLOAT32) ADD_FOUR(float, TO_FLOAT);
-            else if (kind == BFLOAT16) ADD_FOUR(uint16_t, from_bfloat16);
-            else ADD_FOUR(int8_t, TO_FLOAT);
-        }
-    }
 }

@@ -15,7 +15,7 @@
 #include "../topk.h"
 
 #define QUERIES 4     /* queries scored at a time; their count is padded to a multiple of this */
-#define PAD 32        /* widths are padded to a multiple of this */
+#define PAD 64        /* widths are padded to a multiple of this */
 #define INTERLEAVED 4 /* directions whose codes lie together */
 #define QUERY_GROUP 4 /* queries that share one pass over a block */
 
