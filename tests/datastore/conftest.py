@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
+from kernel_helpers import forced
 
 from unlimiformer.datastore.kernels import dispatch, native
 
@@ -19,17 +18,6 @@ def kernels():
     if native.library() is None:
         pytest.fail("the kernels could not be compiled; install a C compiler (cc)")
     return native.library()
-
-
-@contextmanager
-def forced(implementation: str) -> Iterator[None]:
-    """Search by the kernels of one instruction set, or by torch."""
-    with pytest.MonkeyPatch.context() as patch:
-        if implementation == "torch":
-            patch.setattr(native, "serves", lambda states: False)
-        else:
-            patch.setenv(dispatch.VARIABLE, implementation)
-        yield
 
 
 @pytest.fixture(scope="module", params=[*dispatch.available(), "torch"])

@@ -1,20 +1,15 @@
-/* The two kernels of the exact store.
+/* The scan of the exact store: dot products of every stored row with every query. Only the K best of each query are kept,
+ * so that no array of all scores (queries x rows) exists.
  *
- * scan: dot products of every stored row with every query. Only the K best of each query are kept, so that no array of
- *       all scores (queries x rows) exists.
- * mix:  weighted sums of selected rows.
- *
- * Rows are float32, bfloat16 or int8 with one scale per row. Queries, scores and sums are float32, except that int8
- * rows are scanned with int16 queries, which doubles the number of products per instruction. The rows are divided into
- * parts that OpenMP, if it is available, runs in parallel.
+ * Rows are float32, bfloat16 or int8 with one scale per row. Queries and scores are float32, except that int8 rows are
+ * scanned with int16 queries, which doubles the number of products per instruction and gives the same scores on every
+ * processor. The rows are divided into parts that OpenMP, if it is available, runs in parallel.
  */
-#include "rough.h"
+#include "upper.h"
 
 #define TOGETHER (LANES == 16 ? 4 : 2) /* queries whose sums fit into the registers */
-#ifndef AHEAD
-#define AHEAD 8
-#endif
-#define SAMPLE 32 /* one of so many rows decides the first floors */
+#define AHEAD 16                       /* rows between the one that is scored and the one that is fetched from memory */
+#define SAMPLE 32                      /* one of so many rows decides the first floors */
 
 /* ---- dot products ---- */
 
@@ -61,30 +56,6 @@ static inline void dots_float(const float *rows, const float *queries, int64_t p
 }
 
 /* ---- scan ---- */
-
-/* Allocates zeros at the start of a cache line: a load that straddles two lines costs double. */
-static void *aligned_zeros(int64_t count) {
-    size_t bytes = ((size_t)count * sizeof(float) + 63) / 64 * 64;
-    void *array = aligned_alloc(64, bytes);
-    return array ? memset(array, 0, bytes) : NULL;
-}
-
-/* Copies the queries to rows of `padded_width` numbers, as int16 for int8 rows, and fills the other fields. */
-static void prepare_queries(const Queries *queries, const States *states, PreparedQueries *prepared) {
-    int64_t padded = prepared->padded_width, width = states->width;
-    for (int64_t q = 0; q < queries->count; q++) {
-        const float *query = queries->data + q * width;
-        if (states->kind != INT8) {
-            memcpy((float *)prepared->data + q * padded, query, (size_t)width * sizeof(float));
-            prepared->scales[q] = 1.0f;
-            continue;
-        }
-        prepared->scales[q] = quantize_query(query, width, (int16_t *)prepared->data + q * padded);
-#if HAS_UPPER
-        split_query(prepared, q, width);
-#endif
-    }
-}
 
 /* Scores BLOCK int8 rows: all queries for a few rows before the next ones, which reads memory in one even stream. */
 static void score_int8(const int8_t *const *rows, const PreparedQueries *queries, int64_t width, Ahead ahead,
@@ -163,8 +134,8 @@ static void scan_rows(const Search *search, int64_t step, int64_t k) {
                   search->scratch + p * search->room, search->lists + p * search->queries.count);
 }
 
-/* Guesses the floor of each query from a sample of the rows: with it, few of the rows that a list would take in while it
- * knows only the first ones are taken in. The guess is so low that more than k rows nearly always exceed it. */
+/* Guesses the floor of each query from a sample of the rows, so low that k rows nearly always exceed it. Without a floor,
+ * a list takes in several times as many rows: all those that are among the best so far. */
 static void guess_floors(const Search *search) {
     int64_t count = search->queries.count;
     float expected = (float)search->k / SAMPLE;
@@ -180,7 +151,7 @@ static void guess_floors(const Search *search) {
     }
 }
 
-/* Whether fewer than k rows were found for a query since its floor was guessed too high; restarts it then. */
+/* Whether fewer than k rows were found for query `q`, as its floor was guessed too high. */
 static int guessed_too_high(const Search *search, int64_t q) {
     int64_t found = 0, count = search->queries.count;
     for (int64_t p = 0; p < search->parts; p++) found += search->lists[p * count + q].count;
@@ -212,20 +183,13 @@ static void write_best(BestList *lists, int64_t parts, int64_t step, const TopK 
 /* Finds the best rows of each query. Returns 0, or -1 if memory runs out. */
 int EXPORT(scan)(const States *states, const Queries *queries, int64_t parts, const TopK *best) {
     int64_t count = queries->count, capacity = CAPACITY(best->k), all = parts * count;
-    int64_t padded = (states->width + PAD - 1) / PAD * PAD, padded_count = (count + QUERIES - 1) / QUERIES * QUERIES;
-    int64_t room = BLOCK * (padded + padded_count); /* numbers of scratch of one part */
+    PreparedQueries prepared;
+    int ready = allocate_queries(&prepared, count, states->width);
+    int64_t room = BLOCK * (prepared.padded_width + prepared.padded_count); /* numbers of scratch of one part */
     BestList *lists = malloc((size_t)all * sizeof *lists);
-    float *score = malloc((size_t)(all * capacity) * sizeof *score);
+    float *score = malloc((size_t)(all * capacity) * sizeof *score), *scratch = aligned_zeros(parts * room);
     int32_t *row = malloc((size_t)(all * capacity) * sizeof *row);
-    PreparedQueries prepared = {
-        .data = aligned_zeros(padded_count * padded), .scales = aligned_zeros(padded_count),
-        .count = count, .padded_count = padded_count, .padded_width = padded,
-        .upper = aligned_zeros(padded_count * padded / 4), .offsets = aligned_zeros(padded_count),
-        .margins = aligned_zeros(padded_count),
-    };
-    float *scratch = aligned_zeros(parts * room);
-    int failed = !lists || !score || !row || !scratch || !prepared.data || !prepared.scales || !prepared.upper ||
-                 !prepared.offsets || !prepared.margins;
+    int failed = !ready || !lists || !score || !row || !scratch;
     if (!failed) {
         prepare_queries(queries, states, &prepared);
         for (int64_t i = 0; i < all; i++) lists[i] = (BestList){score + i * capacity, row + i * capacity, 0, -INFINITY};
@@ -234,7 +198,10 @@ int EXPORT(scan)(const States *states, const Queries *queries, int64_t parts, co
 #pragma omp parallel for schedule(static) num_threads(parts)
         for (int64_t q = 0; q < count; q++) write_best(lists + q, parts, count, best, q);
     }
-    free(lists); free(score); free(row); free(scratch);
-    free(prepared.data); free(prepared.scales); free(prepared.upper); free(prepared.offsets); free(prepared.margins);
+    free(lists);
+    free(score);
+    free(row);
+    free(scratch);
+    free_queries(&prepared);
     return failed ? -1 : 0;
 }

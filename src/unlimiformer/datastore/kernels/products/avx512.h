@@ -81,13 +81,15 @@ __attribute__((noinline)) static void dots_upper(const int8_t *const *rows, cons
 #undef STORE
 }
 
-static inline float norm_int8(const int8_t *row, int64_t width) {
-    __m512i sum = _mm512_setzero_si512();
-    for (int64_t i = 0; i < width; i += 64) {
-        __m512i x = _mm512_abs_epi8(_mm512_maskz_loadu_epi8(first_bits(width - i), row + i));
-        DOT_INT8(sum, x, x);
-    }
-    return sqrtf((float)_mm512_reduce_add_epi32(sum));
+static inline void norms_int8(const int8_t *const *rows, int64_t width, float *out) {
+    __m512i sums[ROWS] = {_mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512()};
+    for (int64_t i = 0; i < width; i += 64)
+#pragma GCC unroll 4
+        for (int r = 0; r < ROWS; r++) {
+            __m512i x = _mm512_abs_epi8(_mm512_maskz_loadu_epi8(first_bits(width - i), rows[r] + i));
+            DOT_INT8(sums[r], x, x);
+        }
+    _mm_storeu_ps(out, _mm_sqrt_ps(_mm_cvtepi32_ps(four_totals(sums[0], sums[1], sums[2], sums[3]))));
 }
 
 static inline int32_t dot_int8(const int8_t *row, const int16_t *query, int64_t width) {

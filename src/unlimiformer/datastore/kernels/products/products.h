@@ -7,6 +7,12 @@
  *             `dims` codes.
  * above:      which of BLOCK sums are above a floor, as bits.
  *
+ * With HAS_UPPER, also for the first look of upper.h:
+ * dots_upper: like dots_int8 with queries of eight bits, padded to whole cache lines; `offsets`: 128 x the sum of each.
+ * norms_int8: Euclidean norms of ROWS rows.
+ * dot_int8:   the product of one row with one query of 16 bits.
+ * may_exceed: for which of BLOCK rows (256 x rough + margin x norm) x scale x unit is not below the floor, as bits.
+ *
  * ROWS divides BLOCK. The compiler's flags decide which one is compiled: compile.py builds all that fit the processor's
  * family into one library, where the names of functions end with the instruction set's.
  */
@@ -28,5 +34,20 @@
 #else
 #include "scalar.h"
 #endif
+#ifndef HAS_UPPER
+#define HAS_UPPER 0
+#endif
+
+/* Rows that are fetched while others are scored, `share` bytes with each group of products: many at once would wait for
+ * each other. */
+typedef struct {
+    const char *at;
+    int64_t share;
+} Ahead;
+
+static inline void fetch(Ahead *ahead) {
+    for (int64_t i = 0; i < ahead->share; i += 64) __builtin_prefetch(ahead->at + i);
+    ahead->at += ahead->share;
+}
 
 #endif
