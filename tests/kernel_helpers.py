@@ -9,6 +9,8 @@ import pytest
 
 from unlimiformer.datastore.kernels import dispatch, native
 
+IMPLEMENTATIONS = (*dispatch.available(), "torch")  # those that this machine has
+
 
 @contextmanager
 def forced(implementation: str) -> Iterator[None]:

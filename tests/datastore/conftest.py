@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 import pytest
-from kernel_helpers import forced
+from kernel_helpers import IMPLEMENTATIONS, forced
 
-from unlimiformer.datastore.kernels import dispatch, native
+from unlimiformer.datastore.kernels import native
 
 
 @pytest.fixture(scope="session")
@@ -20,7 +20,7 @@ def kernels():
     return native.library()
 
 
-@pytest.fixture(scope="module", params=[*dispatch.available(), "torch"])
+@pytest.fixture(params=IMPLEMENTATIONS)
 def implementation(request):
     """Every implementation of the searches that this machine has."""
     with forced(request.param):
