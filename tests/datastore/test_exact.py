@@ -98,7 +98,7 @@ def test_int8_hits_and_scores_are_the_same_bits_on_every_instruction_set(kernels
             first = found
         assert torch.equal(first[0], found[0]) and torch.equal(first[1], found[1]), instructions
     error = (first[1] - expected.gather(1, first[0])).abs().amax()
-    assert error <= 1e-3 * expected.abs().amax()
+    assert error <= 3e-2 * expected.abs().amax()
     assert (first[1].amin(dim=1) >= expected.topk(k).values[:, -1] - 2 * error).all()
 
 
