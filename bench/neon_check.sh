@@ -15,5 +15,5 @@ for file in scan mix ivf; do
   $cc $flags -DINSTRUCTIONS=scalar -c -o "$build/$file-scalar.o" "$kernels/$file.c"
   $cc $flags -march=armv8.2-a+dotprod -DINSTRUCTIONS=neon -c -o "$build/$file-neon.o" "$kernels/$file.c"
 done
-$cc $flags -static -o "$build/check" "$here/neon_check.c" "$kernels/cpu.c" "$build"/*.o -lm
+$cc $flags -march=armv8.2-a+dotprod -static -o "$build/check" "$here/neon_check.c" "$kernels/cpu.c" "$build"/*.o -lm
 qemu-aarch64 -cpu max "$build/check"

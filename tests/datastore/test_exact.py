@@ -81,14 +81,14 @@ def test_implementations_agree_with_torch(kernels, implementation, rows, width, 
     assert ((scores - expected).abs() <= tolerance).all()
 
 
-@pytest.mark.parametrize("width", [64, 100, 768, 4000])
+@pytest.mark.parametrize("width", [64, 100, 3000])
 @pytest.mark.parametrize("outlier", [1, 300])
 def test_int8_hits_and_scores_are_the_same_bits_on_every_instruction_set(kernels, width, outlier):
-    store = _random_store(min(8000, 3_000_000 // width), width, "int8")  # too few for a guessed floor, which hides misses
+    store = _random_store(8000, width, "int8")  # too few for a guessed floor, which hides misses
     queries = _random_queries(6, width, seed=5)
     queries[:, 0] *= outlier  # leaves few bits for the other numbers
-    k = min(150, store.rows // 2)
-    expected = queries.double() @ store.all_states().double().T
+    k = 150
+    expected = queries @ store.all_states().T
     for instructions in dispatch.available():
         with forced(instructions):
             hits = store.search(queries, k)
