@@ -41,15 +41,16 @@ lint: setup
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(TESTS)
 
-# torch, oneDNN and MKL can be told to use an older instruction set than the processor has; a newer one is ignored.
-PROCESSORS ?= default avx2 avx512 no-kernels
+# torch, oneDNN and MKL can be told to use an older instruction set than the processor has; a newer one is ignored, but our
+# kernels refuse one that the processor does not have.
+PROCESSORS ?= default avx2 $(shell grep -qs avx512_vnni /proc/cpuinfo && echo avx512) no-kernels
 NUMERIC_TESTS := tests/training tests/datastore tests/engines/seq2seq tests/test_functional.py
 test-processors: setup
 	for processor in $(PROCESSORS); do \
 	  case $$processor in \
-	    default) set -- ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=SSE4_2;; \
-	    avx2) set -- ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2;; \
-	    avx512) set -- ATEN_CPU_CAPABILITY=avx512;; \
+	    default) set -- UNLIMIFORMER_KERNELS=scalar ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=SSE4_2;; \
+	    avx2) set -- UNLIMIFORMER_KERNELS=avx2 ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2;; \
+	    avx512) set -- UNLIMIFORMER_KERNELS=avx512 ATEN_CPU_CAPABILITY=avx512;; \
 	    no-kernels) set -- UNLIMIFORMER_NATIVE=0;; \
 	    *) echo "PROCESSORS has $$processor; expected default, avx2, avx512 or no-kernels" >&2; exit 2;; \
 	  esac; \

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
+from kernel_helpers import IMPLEMENTATIONS, forced
 
 from unlimiformer.datastore.kernels import native
 
@@ -17,3 +18,10 @@ def kernels():
     if native.library() is None:
         pytest.fail("the kernels could not be compiled; install a C compiler (cc)")
     return native.library()
+
+
+@pytest.fixture(params=IMPLEMENTATIONS)
+def implementation(request):
+    """Every implementation of the searches that this machine has."""
+    with forced(request.param):
+        yield request.param

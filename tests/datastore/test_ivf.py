@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from kernel_helpers import forced
 
 from unlimiformer.datastore import ExactStore, Hits, build, restore
 from unlimiformer.datastore.cells import BLOCK
 from unlimiformer.datastore.faiss import FaissStore
 from unlimiformer.datastore.ivf import IVFStore, SearchDepth, fastest_ivf
-from unlimiformer.datastore.kernels import native
+from unlimiformer.datastore.kernels import dispatch, native
 from unlimiformer.datastore.recall import exact_hits, mass_recall, measure
 from unlimiformer.errors import MemoryMismatchError
 
@@ -63,6 +64,19 @@ def test_scanning_all_cells_gives_the_exact_hits(ivf, dtype):
     tied = (hits.score - lowest).abs() <= 1e-5 * lowest.abs()  # the two kernels may round a tie differently
     assert (is_exact | tied).all()
     assert torch.allclose(hits.score.sort(dim=1).values, exact.score.sort(dim=1).values, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 12])
+def test_every_instruction_set_finds_the_same_hits(ivf, count):
+    queries, found = _queries(count, seed=count), []
+    for instructions in dispatch.available():
+        with forced(instructions):
+            hits = ivf.search(queries, K)
+        order = hits.index.argsort(dim=1)
+        found.append((hits.index.gather(1, order), hits.score.gather(1, order)))
+    for index, score in found[1:]:
+        assert torch.equal(index, found[0][0])
+        assert torch.equal(score, found[0][1])
 
 
 def test_scores_are_those_of_the_states(ivf):

@@ -9,10 +9,8 @@
  *   4. rescores the best rows by their states instead of their codes, and keeps the K best.
  * Terms that all scores of a query have in common do not change their order and are left out.
  */
-#include "topk.h"
+#include "products/products.h"
 
-#define INTERLEAVED 4   /* directions whose codes lie together */
-#define QUERY_GROUP 4   /* queries that share one pass over a block */
 #define BOUND_LEVELS 2048
 #define EARLY 64        /* directions that decide whether the other coded ones are computed for a row */
 #define MARGIN 2.0f     /* tolerance of that decision, in standard deviations of what the other ones add */
@@ -51,61 +49,6 @@ typedef struct {
 } CodedQuery;
 
 static inline int64_t early_directions(const CellIndex *index) { return index->coded < EARLY ? index->coded : EARLY; }
-
-/* Adds to out (count, BLOCK) the products of one block of codes with `count` <= QUERY_GROUP queries of `dims` codes. */
-#if defined(__AVX2__)
-#define ADD(q)                                                                                           \
-    do {                                                                                                 \
-        __m256i four = _mm256_set1_epi32(*(const int32_t *)(query##q + i));                              \
-        sum##q = _mm256_add_epi32(sum##q, _mm256_madd_epi16(_mm256_maddubs_epi16(x, four), ones));       \
-    } while (0)
-#define LOOP(body)                                                                \
-    for (int64_t i = 0; i < dims; i += INTERLEAVED) {                             \
-        __m256i x = _mm256_loadu_si256((const __m256i *)(codes + i * BLOCK));     \
-        body                                                                      \
-    }
-static inline void dots_block(const uint8_t *codes, const int8_t *const *queries, int count, int64_t dims,
-                              int32_t *out) {
-    const int8_t *query0 = queries[0], *query1 = queries[count > 1], *query2 = queries[count > 2 ? 2 : 0];
-    const int8_t *query3 = queries[count > 3 ? 3 : 0];
-    __m256i ones = _mm256_set1_epi16(1), zero = _mm256_setzero_si256();
-    __m256i *sums = (__m256i *)out;
-    __m256i sum0 = _mm256_loadu_si256(sums), sum1 = count > 1 ? _mm256_loadu_si256(sums + 1) : zero;
-    __m256i sum2 = count > 2 ? _mm256_loadu_si256(sums + 2) : zero;
-    __m256i sum3 = count > 3 ? _mm256_loadu_si256(sums + 3) : zero;
-    if (count == 1) LOOP(ADD(0);)
-    else if (count == 2) LOOP(ADD(0); ADD(1);)
-    else LOOP(ADD(0); ADD(1); ADD(2); ADD(3);)
-    _mm256_storeu_si256((__m256i *)out, sum0);
-    if (count > 1) _mm256_storeu_si256((__m256i *)(out + BLOCK), sum1);
-    if (count > 2) _mm256_storeu_si256((__m256i *)(out + 2 * BLOCK), sum2);
-    if (count > 3) _mm256_storeu_si256((__m256i *)(out + 3 * BLOCK), sum3);
-}
-#undef LOOP
-#undef ADD
-#else
-static inline void dots_block(const uint8_t *codes, const int8_t *const *queries, int count, int64_t dims,
-                              int32_t *out) {
-    for (int q = 0; q < count; q++) {
-        for (int64_t i = 0; i < dims; i += INTERLEAVED)
-            for (int t = 0; t < BLOCK; t++)
-                for (int f = 0; f < INTERLEAVED; f++)
-                    out[q * BLOCK + t] += codes[i * BLOCK + t * INTERLEAVED + f] * queries[q][i + f];
-    }
-}
-#endif
-
-/* Which of BLOCK sums are above a floor, as bits. */
-static inline unsigned above(const int32_t *sums, int32_t floor) {
-#if defined(__AVX2__)
-    __m256i greater = _mm256_cmpgt_epi32(_mm256_loadu_si256((const __m256i *)sums), _mm256_set1_epi32(floor));
-    return (unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(greater));
-#else
-    unsigned bits = 0;
-    for (int t = 0; t < BLOCK; t++) bits |= (unsigned)(sums[t] > floor) << t;
-    return bits;
-#endif
-}
 
 /* The floor of a list as a sum of codes. */
 static inline int32_t floor_of_codes(const BestList *list, float scale, float offset) {
@@ -264,9 +207,11 @@ static float dot_row(const char *row, int64_t kind, const float *query, const in
     float sum = 0;
     if (kind == FLOAT32) {
         const float *x = (const float *)row;
+#pragma omp simd reduction(+ : sum)
         for (int64_t i = 0; i < width; i++) sum += x[i] * query[i];
     } else {
         const uint16_t *x = (const uint16_t *)row;
+#pragma omp simd reduction(+ : sum)
         for (int64_t i = 0; i < width; i++) sum += from_bfloat16(x[i]) * query[i];
     }
     return sum;
@@ -298,7 +243,7 @@ static void rescore(BestList *list, const CellIndex *index, const States *states
 
 /* Finds the best rows of each query. scanned (count): how many rows were scanned by their codes.
  * Returns 0, or -1 if memory runs out. */
-int search_ivf(const CellIndex *index, const States *states, const CellQueries *batch, int64_t parts, const TopK *best,
+int EXPORT(search_ivf)(const CellIndex *index, const States *states, const CellQueries *batch, int64_t parts, const TopK *best,
                int64_t *scanned) {
     int64_t cells = index->cells, directions = index->directions, count = batch->count, candidates = batch->candidates;
     int64_t capacity = CAPACITY(candidates), all = parts * count;

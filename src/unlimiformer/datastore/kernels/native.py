@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
+from . import dispatch
 from .compile import library
 
 if TYPE_CHECKING:
@@ -117,7 +119,7 @@ class CellQueries:
 def serves(states: Tensor) -> bool:
     """Whether the kernels are available and can read this array."""
     readable = states.device.type == "cpu" and states.dtype in _KINDS and states.is_contiguous()
-    return readable and states.shape[0] < _MAX_ROWS and library() is not None
+    return readable and states.shape[0] < _MAX_ROWS and dispatch.chosen() is not None
 
 
 def scan(states: Tensor, scales: Tensor | None, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -198,16 +200,25 @@ def prefer_large_pages(array: Tensor) -> None:
         ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), _MADV_HUGEPAGE)
 
 
+class _Kernels(NamedTuple):
+    """The C functions of one instruction set."""
+
+    scan: Callable[..., int]
+    mix: Callable[..., None]
+    search_ivf: Callable[..., int]
+
+
 @cache
-def _kernels() -> ctypes.CDLL:
-    """Return the loaded library with the signatures of its functions declared."""
+def _kernels_for(instructions: str) -> _Kernels:
+    """Return the functions for an instruction set, with their signatures declared."""
     kernels = library()
     assert kernels is not None, "check serves() first"
     states, best = ctypes.POINTER(_States), ctypes.POINTER(_TopK)
-    kernels.scan.argtypes = [states, ctypes.POINTER(_Queries), _INT, best]
-    kernels.mix.argtypes = [states, ctypes.POINTER(_Mixture), _INT, _POINTER]
-    kernels.mix.restype = None
-    kernels.search_ivf.argtypes = [
+    scan, mix, search_ivf = (getattr(kernels, f"{name}_{instructions}") for name in _Kernels._fields)
+    scan.argtypes = [states, ctypes.POINTER(_Queries), _INT, best]
+    mix.argtypes = [states, ctypes.POINTER(_Mixture), _INT, _POINTER]
+    mix.restype = None
+    search_ivf.argtypes = [
         ctypes.POINTER(_CellIndex),
         states,
         ctypes.POINTER(_CellQueries),
@@ -215,7 +226,13 @@ def _kernels() -> ctypes.CDLL:
         best,
         _POINTER,
     ]
-    return kernels
+    return _Kernels(scan, mix, search_ivf)
+
+
+def _kernels() -> _Kernels:
+    instructions = dispatch.chosen()
+    assert instructions is not None, "check serves() first"
+    return _kernels_for(instructions)
 
 
 def _empty_hits(count: int, k: int) -> tuple[Tensor, Tensor]:

@@ -1,17 +1,15 @@
-/* The two kernels of the exact store.
+/* The scan of the exact store: dot products of every stored row with every query. Only the K best of each query are kept,
+ * so that no array of all scores (queries x rows) exists.
  *
- * scan: dot products of every stored row with every query. Only the K best of each query are kept, so that no array of
- *       all scores (queries x rows) exists.
- * mix:  weighted sums of selected rows.
- *
- * Rows are float32, bfloat16 or int8 with one scale per row. Queries, scores and sums are float32, except that int8
- * rows are scanned with int16 queries, which doubles the number of products per instruction. The rows are divided into
- * parts that OpenMP, if it is available, runs in parallel.
+ * Rows are float32, bfloat16 or int8 with one scale per row. Queries and scores are float32, except that int8 rows are
+ * scanned with int16 queries, which doubles the number of products per instruction and gives the same scores on every
+ * processor. The rows are divided into parts that OpenMP, if it is available, runs in parallel.
  */
-#include "topk.h"
+#include "upper.h"
 
-#define QUERIES 4 /* queries scored at a time; their count is padded to a multiple of this */
-#define PAD 16    /* widths are padded to a multiple of this */
+#define TOGETHER (LANES == 16 ? 4 : 2) /* queries whose sums fit into the registers */
+#define AHEAD 16                       /* rows between the one that is scored and the one that is fetched from memory */
+#define SAMPLE 32                      /* one of so many rows decides the first floors */
 
 /* ---- dot products ---- */
 
@@ -28,153 +26,148 @@ static void expand(const char *source, int64_t kind, int64_t width, float *out) 
 
 static inline float total(vec v) {
     float sum = 0;
+#pragma omp simd reduction(+ : sum)
     for (int i = 0; i < LANES; i++) sum += v[i];
     return sum;
 }
 
-/* Products of rows (BLOCK, padded) with queries (QUERIES, padded), both float32: out (QUERIES, BLOCK). Eight sums, of
- * four rows with two queries, stay in registers. */
+/* Products of rows (BLOCK, padded) with queries (QUERIES, padded), both float32: out (QUERIES, BLOCK). The sums of four
+ * rows with a few queries stay in registers. */
 static inline void dots_float(const float *rows, const float *queries, int64_t padded, float *out) {
-    for (int a = 0; a < BLOCK; a += 4) {
-        for (int b = 0; b < QUERIES; b += 2) {
-            vec sums[4][2];
+    for (int a = 0; a < BLOCK; a += 4)
+        for (int b = 0; b < QUERIES; b += TOGETHER) {
+            vec sums[TOGETHER][4];
             memset(sums, 0, sizeof sums);
             for (int64_t i = 0; i < padded; i += LANES) {
-                vec q0 = *(const vec *)(queries + b * padded + i), q1 = *(const vec *)(queries + (b + 1) * padded + i);
-                IN_REGISTER(q0);
-                IN_REGISTER(q1);
+                vec q[TOGETHER];
+                for (int j = 0; j < TOGETHER; j++) {
+                    q[j] = *(const vec *)(queries + (b + j) * padded + i);
+                    IN_REGISTER(q[j]);
+                }
                 for (int t = 0; t < 4; t++) {
                     vec x = *(const vec *)(rows + (a + t) * padded + i);
                     IN_REGISTER(x);
-                    sums[t][0] += x * q0;
-                    sums[t][1] += x * q1;
+                    for (int j = 0; j < TOGETHER; j++) sums[j][t] += x * q[j];
                 }
             }
-            for (int t = 0; t < 4; t++) {
-                out[b * BLOCK + a + t] = total(sums[t][0]);
-                out[(b + 1) * BLOCK + a + t] = total(sums[t][1]);
-            }
+            for (int j = 0; j < TOGETHER; j++)
+                for (int t = 0; t < 4; t++) out[(b + j) * BLOCK + a + t] = total(sums[j][t]);
         }
-    }
 }
-
-/* Products of two int8 rows with QUERIES int16 queries: out[query * BLOCK] and out[query * BLOCK + 1]. quantize_query
- * chose the range of the queries such that no 32-bit sum overflows; the queries are zero beyond `width`. */
-#if defined(__AVX2__)
-static inline __m128i four_totals(__m256i a, __m256i b, __m256i c, __m256i d) {
-    __m256i s = _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d));
-    return _mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
-}
-
-__attribute__((noinline)) static void dots_int8(const int8_t *row0, const int8_t *row1, const int16_t *queries,
-                                                int64_t width, int64_t padded, float *out) {
-    const int16_t *q0 = queries, *q1 = q0 + padded, *q2 = q1 + padded, *q3 = q2 + padded;
-    __m256i zero = _mm256_setzero_si256();
-    __m256i a0 = zero, a1 = zero, a2 = zero, a3 = zero, b0 = zero, b1 = zero, b2 = zero, b3 = zero;
-    int64_t i = 0;
-#define ADD(index)                                                                   \
-    do {                                                                             \
-        __m256i q = _mm256_load_si256((const __m256i *)(q##index + i));              \
-        IN_REGISTER(q);                                                              \
-        a##index = _mm256_add_epi32(a##index, _mm256_madd_epi16(x, q));              \
-        b##index = _mm256_add_epi32(b##index, _mm256_madd_epi16(y, q));              \
-    } while (0)
-    for (; i + 16 <= width; i += 16) {
-        __m256i x = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(row0 + i)));
-        __m256i y = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(row1 + i)));
-        ADD(0); ADD(1); ADD(2); ADD(3);
-    }
-#undef ADD
-    int32_t first[4], second[4];
-    _mm_storeu_si128((__m128i *)first, four_totals(a0, a1, a2, a3));
-    _mm_storeu_si128((__m128i *)second, four_totals(b0, b1, b2, b3));
-    for (; i < width; i++) {
-        for (int b = 0; b < QUERIES; b++) {
-            first[b] += row0[i] * queries[b * padded + i];
-            second[b] += row1[i] * queries[b * padded + i];
-        }
-    }
-    for (int b = 0; b < QUERIES; b++) {
-        out[b * BLOCK] = (float)first[b];
-        out[b * BLOCK + 1] = (float)second[b];
-    }
-}
-#else
-static void dots_int8(const int8_t *row0, const int8_t *row1, const int16_t *queries, int64_t width, int64_t padded,
-                      float *out) {
-    for (int b = 0; b < QUERIES; b++) {
-        const int16_t *q = queries + b * padded;
-        int32_t first = 0, second = 0;
-        for (int64_t i = 0; i < width; i++) {
-            first += row0[i] * q[i];
-            second += row1[i] * q[i];
-        }
-        out[b * BLOCK] = (float)first;
-        out[b * BLOCK + 1] = (float)second;
-    }
-}
-#endif
 
 /* ---- scan ---- */
 
-/* Queries in the form that the products need. */
-typedef struct {
-    const void *data;    /* (padded_count, padded_width): float32, or int16 for int8 rows; zeros where padded */
-    const float *scales; /* (count): factor of the scores of each query */
-    int64_t count, padded_count, padded_width;
-} PreparedQueries;
-
-/* Allocates zeros at the start of a cache line: a load that straddles two lines costs double. `count` is a multiple of
- * 16. */
-static float *aligned_zeros(int64_t count) {
-    float *array = aligned_alloc(64, (size_t)count * sizeof *array);
-    return array ? memset(array, 0, (size_t)count * sizeof *array) : NULL;
-}
-
-/* Copies the queries to rows of `padded` numbers in `data`, as int16 for int8 rows, and fills their `scales`. */
-static void prepare_queries(const Queries *queries, const States *states, int64_t padded, void *data, float *scales) {
-    for (int64_t q = 0; q < queries->count; q++) {
-        const float *query = queries->data + q * states->width;
-        if (states->kind != INT8) {
-            memcpy((float *)data + q * padded, query, (size_t)states->width * sizeof(float));
-            scales[q] = 1.0f;
-            continue;
+/* Scores BLOCK int8 rows: all queries for a few rows before the next ones, which reads memory in one even stream. */
+static void score_int8(const int8_t *const *rows, const PreparedQueries *queries, int64_t width, Ahead ahead,
+                       float *dots) {
+    int64_t padded = queries->padded_width;
+    for (int64_t a = 0; a < BLOCK; a += ROWS)
+        for (int64_t q = 0; q < queries->padded_count; q += QUERIES) {
+            fetch(&ahead);
+            dots_int8(rows + a, (const int16_t *)queries->data + q * padded, width, padded, dots + q * BLOCK + a);
         }
-        scales[q] = quantize_query(query, states->width, (int16_t *)data + q * padded);
-    }
 }
 
-/* Fills the list of each query with the `k` best of the rows [start, stop), and possibly a few more.
+/* Fills the list of each query with the `k` best of every `step`th row of [start, stop), and possibly a few more.
  * scratch: BLOCK expanded rows (BLOCK, padded_width), then scores (padded_count, BLOCK). */
-static void scan_part(const States *states, const PreparedQueries *queries, int64_t start, int64_t stop, int64_t k,
-                      float *scratch, BestList *lists) {
-    int64_t kind = states->kind, width = states->width, padded = queries->padded_width, stride = row_bytes(states);
+static void scan_part(const States *states, const PreparedQueries *queries, int64_t start, int64_t stop, int64_t step,
+                      int64_t k, float *scratch, BestList *lists) {
+    int64_t width = states->width, padded = queries->padded_width, stride = row_bytes(states);
     float *dots = scratch + BLOCK * padded;
-    for (int64_t base = start; base < stop; base += BLOCK) {
-        int64_t count = stop - base < BLOCK ? stop - base : BLOCK;
+    int64_t calls = BLOCK / ROWS * queries->padded_count / QUERIES, share = (BLOCK * stride / calls + 63) / 64 * 64;
+    for (int64_t base = start; base < stop; base += BLOCK * step) {
+        int64_t count = (stop - base + step - 1) / step;
+        if (count > BLOCK) count = BLOCK;
         float scale[BLOCK] = {0};
-        for (int64_t a = 0; a < count; a++) {
-            scale[a] = states->scales ? states->scales[base + a] : 1.0f;
-            if (kind != INT8) expand(states->data + (base + a) * stride, kind, width, scratch + a * padded);
+        const int8_t *rows[BLOCK];
+        for (int64_t a = 0; a < BLOCK; a++) {
+            int64_t row = base + (a < count ? a : 0) * step;
+            rows[a] = (const int8_t *)states->data + row * stride;
+            scale[a] = states->scales ? states->scales[row] : 1.0f;
         }
-        if (kind != INT8) {
+        Ahead ahead = {(const char *)rows[0] + AHEAD * stride, step > 1 ? 0 : share};
+        if (states->kind == INT8) {
+#if HAS_UPPER
+            if (scan_upper(rows, scale, queries, base, count, width, k, ahead, dots, lists)) continue;
+#endif
+            score_int8(rows, queries, width, ahead, dots);
+        } else {
+            for (int64_t a = 0; a < BLOCK; a++)
+                expand((const char *)rows[a], states->kind, width, scratch + a * padded);
             for (int64_t q = 0; q < queries->padded_count; q += QUERIES)
                 dots_float(scratch, (const float *)queries->data + q * padded, padded, dots + q * BLOCK);
-        } else { /* all queries for two rows before the next two: the rows are read from memory in one even stream */
-            for (int64_t a = 0; a < count; a += 2) {
-                const int8_t *row = (const int8_t *)states->data + (base + a) * stride;
-                const int8_t *next = a + 1 < count ? row + stride : row;
-                const int16_t *query = queries->data;
-                for (int64_t q = 0; q < queries->padded_count; q += QUERIES)
-                    dots_int8(row, next, query + q * padded, width, padded, dots + q * BLOCK + a);
-            }
         }
         for (int64_t q = 0; q < queries->count; q++) {
             float *scores = dots + q * BLOCK;
-            for (int t = 0; t < BLOCK; t++) scores[t] *= scale[t] * queries->scales[q];
+            for (int t = 0; t < BLOCK; t++) scores[t] = scores[t] * (scale[t] * queries->scales[q]);
             offer(&lists[q], scores, base, count, k);
         }
     }
+}
+
+/* ---- the search ---- */
+
+typedef struct {
+    const States *states;
+    PreparedQueries queries;
+    int64_t parts, k;
+    BestList *lists; /* (parts, count) */
+    float *scratch;  /* (parts, room) */
+    int64_t room;
+} Search;
+
+/* Empties the lists of query `q` and gives them a floor. */
+static void restart(const Search *search, int64_t q, float floor) {
+    for (int64_t p = 0; p < search->parts; p++) {
+        BestList *list = &search->lists[p * search->queries.count + q];
+        list->count = 0;
+        list->floor = floor;
+    }
+}
+
+/* Fills the lists of all parts with the `k` best of every `step`th row. */
+static void scan_rows(const Search *search, int64_t step, int64_t k) {
+    int64_t parts = search->parts, samples = search->states->rows / step;
+#pragma omp parallel for schedule(static) num_threads(parts)
+    for (int64_t p = 0; p < parts; p++)
+        scan_part(search->states, &search->queries, samples * p / parts * step, samples * (p + 1) / parts * step, step, k,
+                  search->scratch + p * search->room, search->lists + p * search->queries.count);
+}
+
+/* Guesses the floor of each query from a sample of the rows, so low that k rows nearly always exceed it. Without a floor,
+ * a list takes in several times as many rows: all those that are among the best so far. */
+static void guess_floors(const Search *search) {
+    int64_t count = search->queries.count;
+    float expected = (float)search->k / SAMPLE;
+    int64_t rank = (int64_t)(expected + 4 * sqrtf(expected)) + 4;
+    if (search->states->rows < SAMPLE * 256 || rank > search->k) return;
+    scan_rows(search, SAMPLE, rank);
+    for (int64_t q = 0; q < count; q++) {
+        BestList *list = search->lists + q;
+        merge_parts(list, search->parts, count, rank);
+        float least = INFINITY;
+        for (int64_t i = 0; i < list->count; i++) least = fminf(least, list->score[i]);
+        restart(search, q, list->count < rank ? -INFINITY : nextafterf(least, -INFINITY));
+    }
+}
+
+/* Whether fewer than k rows were found for query `q`, as its floor was guessed too high. */
+static int guessed_too_high(const Search *search, int64_t q) {
+    int64_t found = 0, count = search->queries.count;
+    for (int64_t p = 0; p < search->parts; p++) found += search->lists[p * count + q].count;
+    return found < search->k && search->lists[q].floor > -INFINITY;
+}
+
+/* Fills the lists of all parts with the best rows of each query. */
+static void search_rows(const Search *search) {
+    int64_t count = search->queries.count;
+    int again = 0;
+    guess_floors(search);
+    scan_rows(search, 1, search->k);
+    for (int64_t q = 0; q < count; q++) again |= guessed_too_high(search, q);
+    if (!again) return;
+    for (int64_t q = 0; q < count; q++) restart(search, q, -INFINITY);
+    scan_rows(search, 1, search->k);
 }
 
 /* Writes the best rows of one query, merged from its lists, one per part. */
@@ -188,73 +181,27 @@ static void write_best(BestList *lists, int64_t parts, int64_t step, const TopK 
 }
 
 /* Finds the best rows of each query. Returns 0, or -1 if memory runs out. */
-int scan(const States *states, const Queries *queries, int64_t parts, const TopK *best) {
+int EXPORT(scan)(const States *states, const Queries *queries, int64_t parts, const TopK *best) {
     int64_t count = queries->count, capacity = CAPACITY(best->k), all = parts * count;
-    int64_t padded = (states->width + PAD - 1) / PAD * PAD, padded_count = (count + QUERIES - 1) / QUERIES * QUERIES;
+    PreparedQueries prepared;
+    int ready = allocate_queries(&prepared, count, states->width);
+    int64_t room = BLOCK * (prepared.padded_width + prepared.padded_count); /* numbers of scratch of one part */
     BestList *lists = malloc((size_t)all * sizeof *lists);
-    float *score = malloc((size_t)(all * capacity) * sizeof *score);
+    float *score = malloc((size_t)(all * capacity) * sizeof *score), *scratch = aligned_zeros(parts * room);
     int32_t *row = malloc((size_t)(all * capacity) * sizeof *row);
-    int64_t room = BLOCK * (padded + padded_count); /* scratch of one part */
-    float *scratch = aligned_zeros(parts * room), *data = aligned_zeros(padded_count * padded);
-    float *query_scales = malloc((size_t)count * sizeof *query_scales);
-    int failed = !lists || !score || !row || !scratch || !data || !query_scales;
+    int failed = !ready || !lists || !score || !row || !scratch;
     if (!failed) {
-        prepare_queries(queries, states, padded, data, query_scales);
-        PreparedQueries prepared = {data, query_scales, count, padded_count, padded};
+        prepare_queries(queries, states, &prepared);
         for (int64_t i = 0; i < all; i++) lists[i] = (BestList){score + i * capacity, row + i * capacity, 0, -INFINITY};
-#pragma omp parallel for schedule(static) num_threads(parts)
-        for (int64_t p = 0; p < parts; p++)
-            scan_part(states, &prepared, states->rows * p / parts, states->rows * (p + 1) / parts, best->k,
-                      scratch + p * room, lists + p * count);
+        Search search = {states, prepared, parts, best->k, lists, scratch, room};
+        search_rows(&search);
 #pragma omp parallel for schedule(static) num_threads(parts)
         for (int64_t q = 0; q < count; q++) write_best(lists + q, parts, count, best, q);
     }
-    free(lists); free(score); free(row); free(scratch); free(data); free(query_scales);
+    free(lists);
+    free(score);
+    free(row);
+    free(scratch);
+    free_queries(&prepared);
     return failed ? -1 : 0;
-}
-
-/* ---- mix ---- */
-
-typedef struct {
-    const int64_t *row;  /* (count, k) */
-    const float *weight; /* (count, k) */
-    int64_t count, k;
-} Mixture;
-
-/* sum[i] += w0 * x0[i] + ... for four rows at a time, so that the sum is loaded and stored a quarter as often */
-#define ADD_FOUR(TYPE, VALUE)                                                                                   \
-    do {                                                                                                        \
-        const TYPE *x0 = (const TYPE *)at[0], *x1 = (const TYPE *)at[1];                                        \
-        const TYPE *x2 = (const TYPE *)at[2], *x3 = (const TYPE *)at[3];                                        \
-        for (int64_t i = 0; i < width; i++)                                                                     \
-            sum[i] += w[0] * VALUE(x0[i]) + w[1] * VALUE(x1[i]) + w[2] * VALUE(x2[i]) + w[3] * VALUE(x3[i]);    \
-    } while (0)
-#define TO_FLOAT(x) ((float)(x))
-
-/* out (count, width): for each query, the sum over its `k` rows of weight x row. */
-void mix(const States *states, const Mixture *mixture, int64_t parts, float *out) {
-    int64_t stride = row_bytes(states), width = states->width, kind = states->kind, k = mixture->k;
-    const float *scales = states->scales;
-#pragma omp parallel for schedule(static) num_threads(parts)
-    for (int64_t q = 0; q < mixture->count; q++) {
-        float *restrict sum = out + q * width;
-        const int64_t *rows = mixture->row + q * k;
-        const float *weights = mixture->weight + q * k;
-        memset(sum, 0, (size_t)width * sizeof *sum);
-        for (int64_t j = 0; j < k; j += 4) {
-            const char *at[4];
-            float w[4];
-            for (int64_t t = 0; t < 4; t++) {
-                int64_t r = j + t < k ? rows[j + t] : rows[j];
-                at[t] = states->data + r * stride;
-                w[t] = j + t < k ? weights[j + t] * (scales ? scales[r] : 1.0f) : 0.0f;
-                if (j + t + 8 < k)
-                    for (int64_t i = 0; i < stride; i += 64)
-                        __builtin_prefetch(states->data + rows[j + t + 8] * stride + i);
-            }
-            if (kind == FLOAT32) ADD_FOUR(float, TO_FLOAT);
-            else if (kind == BFLOAT16) ADD_FOUR(uint16_t, from_bfloat16);
-            else ADD_FOUR(int8_t, TO_FLOAT);
-        }
-    }
 }

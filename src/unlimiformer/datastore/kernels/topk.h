@@ -5,17 +5,23 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#if defined(__AVX2__)
-#include <immintrin.h>
-#endif
+
+/* The sources are compiled once for each instruction set, whose name ends that of each function: scan_avx2. */
+#define JOIN_NAMES(name, instructions) name##_##instructions
+#define JOIN(name, instructions) JOIN_NAMES(name, instructions)
+#define EXPORT(name) JOIN(name, INSTRUCTIONS)
 
 #if defined(__AVX512F__)
 #define LANES 16
-#else
+#elif defined(__AVX__)
 #define LANES 8
+#else
+#define LANES 4
 #endif
-#if defined(__AVX__) /* without AVX a vec needs two registers, which "v" does not allow */
-#define IN_REGISTER(v) __asm__("" : "+v"(v)) /* else gcc loads it again for every product, and loads become the limit */
+#if defined(__x86_64__) /* else gcc loads a vector again for every product, and loads become the limit */
+#define IN_REGISTER(v) __asm__("" : "+v"(v))
+#elif defined(__aarch64__)
+#define IN_REGISTER(v) __asm__("" : "+w"(v))
 #else
 #define IN_REGISTER(v) (void)(v)
 #endif
