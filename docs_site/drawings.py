@@ -156,7 +156,7 @@ def draw_decoder_only() -> str:
         shapes += [arrow(x + 84, y + 130, x + 84, y + 150), box(x, y + 152, 168, "answer, its likelihood")]
         shapes.append(arrow(x + 84, y + 184, 440, y + 212))
     shapes.append(box(220, y + 214, 440, "the first that the model is sure of, or else the likeliest"))
-    return picture(y + 262, "A question selects passages; three contexts give three answers, of which one is taken", shapes)
+    return picture(y + 262, "A question selects passages; three contexts give three answers", shapes)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Hooks of the documentation site: the README is its first page, and files outside of docs/ that pages link to are part of it."""
+"""Hooks of the documentation site: the README is its first page, and linked files outside of docs/ are part of it."""
 
 from __future__ import annotations
 

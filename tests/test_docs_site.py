@@ -36,7 +36,7 @@ def test_a_broken_link_is_noticed(tmp_path, link):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("# Title\n\n[Here](#title)\n")
     shutil.copytree(ROOT / "docs_site", tmp_path / "docs_site")
-    settings = (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[0].replace("omitted_files: warn", "omitted_files: info")
+    settings = (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[0]
     (tmp_path / "mkdocs.yml").write_text(settings)
     done = _build(tmp_path / "site", tmp_path / "mkdocs.yml")
     assert done.returncode == 0, done.stderr
