@@ -148,7 +148,7 @@ def draw_decoder_only() -> str:
     y = 48 + len(windows) * (CELL + 8) + 4
     memory = cells(y, kept_colours(windows), [1] * 40)
     shapes += [text(LEFT - 12, y + 12, "memory", "end"), memory, arrow(430, y + 18, 430, y + 42)]
-    shapes.append(text(LEFT, y + 32, "keys of 8 retrieval heads", kind="small"))
+    shapes.append(text(LEFT, y + 32, "keys of a few retrieval heads", kind="small"))
     shapes += [box(20, y + 44, 110, "question", COLOURS[3]), arrow(130, y + 60, 168, y + 60)]
     shapes.append(box(170, y + 44, 540, "score of a passage: attention + ½ shared words + neighbours"))
     for number, (tokens, x) in enumerate(((128, 170), (256, 356), (512, 542))):

@@ -205,7 +205,7 @@ def test_docs_commands(page, tmp_path, monkeypatch, tiny):
         if line.startswith(("unlimiformer bench", "unlimiformer serve")):
             _parse(arguments)
         elif line.startswith("unlimiformer"):
-            done = unlimiformer(*shlex.split(_make_small(line, tiny))[1:])
+            done = unlimiformer(*shlex.split(_make_small(line, tiny))[1:], stdin=b"Who is dead?\n")  # for `chat`
             assert done.returncode == 0, f"{line}\n{done.stderr.decode()}"
             assert done.stdout.strip() or done.stderr.strip(), line
         else:
