@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from unlimiformer.text.questions import asks_for_summary, is_broad, is_descriptive, is_question
+from unlimiformer.text.questions import asked_part, asks_for_summary, is_broad, is_descriptive, is_question
 
 FACTS = (
     "Who found the ring?",
@@ -88,3 +88,20 @@ def test_a_summary(question):
 )
 def test_no_summary(question):
     assert not asks_for_summary(question)
+
+
+@pytest.mark.parametrize(
+    ("question", "part"),
+    [
+        ("How does the story end?", "end"),
+        ("Who dies at the end of the novel?", "end"),
+        ("What happens when the play ends?", "end"),
+        ("How does it all begin?", "beginning"),
+        ("Where are they at the beginning of the story?", "beginning"),
+        ("Who spoke when the meeting started?", "beginning"),
+        ("What did he find at the end of the road?", None),
+        ("Who began the war?", None),
+    ],
+)
+def test_the_part_of_the_document_that_a_question_names(question, part):
+    assert asked_part(question) == part

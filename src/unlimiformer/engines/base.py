@@ -225,7 +225,7 @@ class Engine(ABC):
         raise self._unsupported("a decoder-only model")
 
     def rank_heads(self) -> list[tuple[int, int]]:
-        """The retrieval heads (layer, head) that select blocks, best first."""
+        """The retrieval heads (layer, head) that select blocks."""
         raise self._unsupported("a decoder-only model")
 
     def selected_tokens(self, question: str | None) -> int:

@@ -13,12 +13,15 @@ import torch
 from torch import Tensor
 
 from ..memory import Memory
+from ..text.body import text_body
 from ..text.headings import Section, find_sections, named_sections
-from ..text.passages import PassageSplitter, Span
+from ..text.passages import PASSAGE_TOKENS, PassageSplitter, Span
+from ..text.questions import asked_part
 from ..text.word_search import WordSearch
 
 _WORD_WEIGHT = 0.5  # of shared words, next to attention
 _NEIGHBOUR_SHARES = (0.5, 0.25)  # of the scores of the next passages, and of those behind them
+_PART_SHARE, _PART_TOKENS = 0.1, 1024  # the beginning or end of a document: a tenth of it, at least so many tokens
 
 
 @dataclass(frozen=True)
@@ -55,11 +58,19 @@ class PassageRanker:
         self._indexed: tuple[int, PassageIndex] | None = None
 
     def query(self, memory: Memory, question: str) -> PassageQuery:
-        """What is searched for a question: if it names sections by their headings, in these alone and without names."""
+        """What is searched for a question: what it names of a document.
+
+        That is all of the text but for notices of its transcribers, the sections whose headings it names (which are
+        then left out of the search), or the beginning or end.
+        """
         index = self._index(memory)
         named = named_sections(question, index.sections)
-        places = range(len(index.spans)) if not named.sections else index.passages_in(named.sections)
-        return PassageQuery(named.remainder, torch.tensor(list(places)), named.question)
+        places = index.passages_in(named.sections) if named.sections else index.body
+        part = asked_part(question)
+        if part is not None:
+            count = max(int(_PART_SHARE * len(places)), _PART_TOKENS // PASSAGE_TOKENS)
+            places = places[:count] if part == "beginning" else places[-count:]
+        return PassageQuery(named.remainder, torch.tensor(places), named.question)
 
     def rank(self, memory: Memory, query: PassageQuery, attention: Tensor) -> RankedPassages:
         """The passages of a query, best first; its attention to each token of the text is `attention` (S,)."""
@@ -89,13 +100,22 @@ class PassageIndex:
         has_text = memory.offsets is not None and memory.stored_text is not None
         self.sections: list[Section] = find_sections(memory.text) if has_text else []
         self._first_row = memory.prefix_tokens
+        self.body: list[int] = list(range(len(self.spans)))
+        """Numbers of the passages of the text itself."""
+        if has_text:
+            self.body = self._passages_at([text_body(memory.text)]) or self.body
 
     def passages_in(self, sections: Sequence[Section]) -> list[int]:
         """Numbers of the passages that lie in some sections, at least in part."""
+        return self._passages_at([(section.start, section.end) for section in sections])
+
+    def _passages_at(self, places: Sequence[tuple[int, int]]) -> list[int]:
+        """Numbers of the passages that have characters of [start, end) in one of some places."""
         assert self._offsets is not None, "a text with sections has offsets"
         rows = torch.tensor(self.spans) + self._first_row
-        starts, ends = self._offsets[rows[:, 0], 0], self._offsets[rows[:, 1] - 1, 1]
-        inside = [(starts < section.end) & (ends > section.start) for section in sections]
+        last_ends = self._offsets[:, 1].cummax(0).values  # a special token stands at 0
+        starts, ends = self._offsets[rows[:, 0], 0], last_ends[rows[:, 1] - 1]
+        inside = [(starts < end) & (ends > start) for start, end in places]
         return torch.stack(inside).any(0).nonzero()[:, 0].tolist()
 
     def mean_by_passage(self, scores: Tensor) -> Tensor:

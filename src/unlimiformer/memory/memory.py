@@ -30,6 +30,25 @@ class RowSpec:
     block: int
     layout: str
 
+    @property
+    def columns(self) -> list[tuple[int, str, tuple[int, ...]]]:
+        """Layer, content and key-value heads of each part of a row, in order; no heads are named if it has all."""
+        columns = []
+        for part in self.layout.split("; "):
+            layer, _, content = part.removeprefix("layer ").partition(": ")
+            content, _, groups = content.partition(" of ")
+            columns.append((int(layer), content, tuple(int(group) for group in groups.split(", ") if group)))
+        return columns
+
+    def covers(self, other: RowSpec) -> bool:
+        """Whether its rows hold all that those of `other` hold, and perhaps more heads."""
+        if self.layout == other.layout:
+            return True
+        mine = {(layer, content): set(groups) for layer, content, groups in self.columns}
+        return all(
+            set(groups) <= mine.get((layer, content), set()) for layer, content, groups in other.columns if groups
+        )
+
 
 @dataclass(frozen=True)
 class EncodingSpec:
@@ -92,7 +111,7 @@ class EncodingSpec:
             if name in ("model", "tokenizer", "prefix"):
                 changes.append(f"another {name}")
             elif name == "row":
-                if mine is None or theirs is None or mine.layout != theirs.layout:
+                if mine is None or theirs is None or not theirs.covers(mine):
                     changes.append(_row_difference(mine, theirs))
             else:
                 changes.append(f"{name} {theirs} instead of {mine}")

@@ -1,8 +1,9 @@
-"""What a question's wording tells: whether it asks for one fact, for a description, or for a summary."""
+"""What a question's wording tells: whether it asks for one fact, a description or a summary, and of which part."""
 
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 _DESCRIPTION = re.compile(
     r"\b(summar\w*|describe\w*|discuss\w*|explain\w*|outline|overview|compare|contrast|list all|tell me about"
@@ -25,6 +26,26 @@ _SUMMARY = re.compile(
     rf"|^\W*(what is|what's) {_WHOLE} about\W*$",
     re.IGNORECASE,
 )
+_OF_DOCUMENT = rf"of (the|this) ((whole|entire) )?({_DOCUMENTS})"
+_ENDING = re.compile(
+    rf"\bhow (does|did|do) ((the|this) ({_DOCUMENTS})|it|everything)( \w+)? (end|conclude|finish)\b"
+    rf"|\b(the|its) ((very )?end|ending|conclusion) {_OF_DOCUMENT}\b"
+    rf"|\b(the|this) ({_DOCUMENTS})('s|s)? end(s|ed|ing)?\b",
+    re.IGNORECASE,
+)
+_OPENING = re.compile(
+    rf"\bhow (does|did|do) ((the|this) ({_DOCUMENTS})|it|everything)( \w+)? (begin|start|open)\b"
+    rf"|\b(the|its) ((very )?(beginning|start)|opening) {_OF_DOCUMENT}\b"
+    rf"|\b(the|this) ({_DOCUMENTS})('s|s)? (begins?|began|beginning|starts?|started|opens?|opened|opening)\b",
+    re.IGNORECASE,
+)
+
+
+def asked_part(question: str) -> Literal["beginning", "end"] | None:
+    """Which part of the document a question names: "How does the story end?"."""
+    if _ENDING.search(question):
+        return "end"
+    return "beginning" if _OPENING.search(question) else None
 
 
 def is_descriptive(question: str) -> bool:

@@ -59,7 +59,7 @@ class _FixedScores:
 
 def _selector(u, scores, tokenizer, size=8):
     splitter, tokenize = PassageSplitter(tokenizer, size), u.engine.template.question_ids
-    return PassageSelector(_FixedScores(scores), u.engine.layout, 8, splitter, tokenize)
+    return PassageSelector(_FixedScores(scores), u.engine.layout_of, 8, splitter, tokenize)
 
 
 def _suffix(tokenizer, question):
@@ -126,6 +126,27 @@ def test_a_question_that_names_a_section_is_searched_there(tokenizer):
         (named,) = selector.select(memory, _suffix(tokenizer, "w7 in part 2"), [16])
     first, last = (memory.offsets[rows.tokens + memory.prefix_tokens, 0].float() for rows in (anywhere, named))
     assert float(first.max()) < second < float(last.median()), "a passage may begin before its section"
+
+
+@pytest.mark.parametrize(("question", "first", "last"), [("w7 at the end of the story", 24, 40), ("w7", 0, 1)])
+def test_a_question_about_the_end_is_searched_there(tokenizer, question, first, last):
+    """Forty passages of eight tokens, of which the first gets all of the attention."""
+    text = " ".join(f"w{number % 80}" for number in range(319))
+    with Unlimiformer(tiny_decoder("llama"), tokenizer, window=64, block=8, top_k=32) as u:
+        memory = u.index(text)
+        selector = _selector(u, [9.0] + [0.0] * 39, tokenizer)
+        (selected,) = selector.select(memory, _suffix(tokenizer, question), [8])
+    assert first <= int(selected.tokens[0]) // 8 < last
+
+
+def test_notices_of_transcribers_are_not_searched(tokenizer):
+    text = "Produced by w1 w2\n\n" + " ".join(f"w{number % 80}" for number in range(119))
+    with Unlimiformer(tiny_decoder("llama"), tokenizer, window=64, block=8, top_k=32) as u:
+        memory = u.index(text)
+        selector = _selector(u, [9.0] + [0.0] * (-(-memory.text_tokens // 8) - 1), tokenizer, 4)
+        (selected,) = selector.select(memory, _suffix(tokenizer, "w50"), [4])
+    start = int(memory.offsets[selected.tokens[-1] + memory.prefix_tokens, 1])
+    assert start > text.index("\n\n")
 
 
 def test_a_title_that_introduces_a_question_is_not_asked(tokenizer, monkeypatch):

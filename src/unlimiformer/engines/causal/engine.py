@@ -37,7 +37,7 @@ _TOP_K, _BROAD_TOP_K = 512, 2048
 _CONTEXT_SHARES = (4, 2, 1)  # a question about a fact is answered from a quarter, half and all of top_k tokens
 _TRUNCATED_QUESTION = 128  # tokens that the truncated baseline leaves for the question and what surrounds it
 _TRUNCATED_ANSWER = 128  # and those that it leaves for an answer, unless max_new_tokens is given
-_SCORING_HEADS = 8
+_BEST_HEADS, _EARLIEST_HEADS = 8, 2  # heads that score; for "reread" those of them in the first layers
 _EXAMPLES_FROM = 2048  # context length from which there is room for examples in the prompt
 _PROMPT_ARGUMENTS = ("input_ids", "inputs", "attention_mask")
 _PREFIX, _SUFFIX, _QUESTION = 64, 256, 64  # tokens of a long prompt whose parts are unknown
@@ -99,7 +99,11 @@ class CausalEngine(Engine):
         return [largest] if is_broad(question) else [max(1, largest // share) for share in _CONTEXT_SHARES]
 
     def rank_heads(self) -> list[Head]:
-        """The heads that score blocks: the best retrieval heads among the layers and heads of the settings."""
+        """The heads that score blocks: the best retrieval heads that are allowed.
+
+        For `reread`, which stores only what scores, those of them that lie in the first layers: they find as much, and
+        the layers behind them are not computed when a document is indexed.
+        """
         return self._scoring_heads
 
     @cached_property
@@ -110,12 +114,22 @@ class CausalEngine(Engine):
             for layer, head in retrieval_heads(self.decoder, self.block)
             if (layers is None or layer in layers) and (heads is None or head in heads)
         ]
-        return allowed if self.selection == "blocks-by-layer" else allowed[:_SCORING_HEADS]
+        if self.selection == "blocks-by-layer":
+            return allowed
+        best = allowed[:_BEST_HEADS]
+        return sorted(best)[:_EARLIEST_HEADS] if self.selection == "reread" else best
 
     @cached_property
     def layout(self) -> RowLayout:
         """What a row of a memory holds."""
         return self._generator.layout()
+
+    def layout_of(self, memory: Memory) -> RowLayout:
+        """What a row of a memory holds: `layout`, unless an earlier version stored the keys of more heads."""
+        row = None if memory.spec is None else memory.spec.row
+        if row is None or row.layout == str(self.layout) or self.selection != "reread":
+            return self.layout
+        return RowLayout(self.decoder, row.columns)
 
     @cached_property
     def block_scorer(self) -> BlockScorer:
@@ -126,7 +140,7 @@ class CausalEngine(Engine):
     def passage_selector(self) -> PassageSelector:
         """Selects passages for a question."""
         tokenize = self.template.question_ids
-        return PassageSelector(self.block_scorer, self.layout, self.block, self._splitter, tokenize)
+        return PassageSelector(self.block_scorer, self.layout_of, self.block, self._splitter, tokenize)
 
     @cached_property
     def _splitter(self) -> PassageSplitter:

@@ -48,12 +48,12 @@ class PassageSelector:
     def __init__(
         self,
         scorer: BlockScorer,
-        layout: RowLayout,
+        layout_of: Callable[[Memory], RowLayout],
         block: int,
         splitter: PassageSplitter,
         tokenize: Callable[[str], Tensor],
     ) -> None:
-        self._scorer, self._layout, self._block, self._tokenize = scorer, layout, block, tokenize
+        self._scorer, self._layout_of, self._block, self._tokenize = scorer, layout_of, block, tokenize
         self._ranker = PassageRanker(splitter)
 
     def select(self, memory: Memory, suffix: PromptSuffix, sizes: Sequence[int]) -> list[SelectedTokens]:
@@ -73,7 +73,7 @@ class PassageSelector:
         """All passages among which a question is searched, best first."""
         query = self._ranker.query(memory, suffix.text)
         question = suffix.question if query.text == suffix.text else self._tokenize(query.text)
-        by_head = self._scorer.score_blocks(memory, self._layout, question)
+        by_head = self._scorer.score_blocks(memory, self._layout_of(memory), question)
         attention = torch.stack(list(by_head.values())).sum(0).repeat_interleave(self._block)
         return self._ranker.rank(memory, query, attention)
 
