@@ -7,6 +7,8 @@
 # make chaos          kill commands, fill disks and flip bits for an hour, write bench/results/chaos.json (CHAOS="--minutes 5")
 # make default-model  train flan-t5-small-answers again (an hour or two); needs QMSum's training split as qmsum/train.jsonl
 # make docs           write the generated parts of README and docs
+# make site           build the documentation site in build/site
+# make lowest         run tests on the lowest declared versions of Python, torch and transformers
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -15,7 +17,7 @@ TESTS ?= tests
 DEMO ?=
 CHAOS ?=
 
-.PHONY: setup test test-processors lint demo bench chaos default-model docs clean
+.PHONY: setup test test-processors lint demo bench chaos default-model docs site lowest clean
 
 setup: $(VENV)/.ready
 
@@ -33,8 +35,8 @@ $(VENV)/.ready: pyproject.toml
 	touch $@
 
 lint: setup
-	$(BIN)/ruff check --no-cache src tests bench examples
-	$(BIN)/ruff format --no-cache --check src tests bench examples
+	$(BIN)/ruff check --no-cache src tests bench examples docs_site
+	$(BIN)/ruff format --no-cache --check src tests bench examples docs_site
 	$(BIN)/mypy
 
 # Two test processes with one thread each: with more threads than cores, they only wait for each other.
@@ -82,6 +84,13 @@ chaos: setup
 docs: setup
 	$(BIN)/python bench/readme_table.py
 	$(BIN)/python bench/cli_reference.py
+	$(BIN)/python docs_site/drawings.py
+
+site: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+lowest: setup
+	$(BIN)/python bench/lowest_versions.py
 
 default-model: setup
 	$(BIN)/unlimiformer models get flan-t5-small

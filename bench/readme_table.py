@@ -270,7 +270,7 @@ TABLES = {
     "scale#one": one_document_table,
     "scale#many": many_documents_table,
 }
-DOCUMENTS = ("README.md", "docs/benchmarks.md", "docs/scale.md")
+DOCUMENTS = ("README.md", "docs/benchmarks.md", "docs/comparison.md", "docs/scale.md")
 
 
 def tables() -> dict[str, str]:

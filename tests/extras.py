@@ -14,7 +14,7 @@ else:
     import tomli as tomllib
 
 _PYPROJECT = Path(__file__).parent.parent / "pyproject.toml"
-_NOT_FOR_USERS = ("dev", "all")  # packages of the developers, and the sum of the other extras
+_NOT_FOR_USERS = ("dev", "docs", "all")  # packages of the developers, and the sum of the other extras
 _MODULES = {
     "bert-score": ["bert_score"],
     "faiss-cpu": ["faiss"],

@@ -11,7 +11,7 @@ from .base import Adapter
 from .causal import CausalAdapter, FalconAdapter, Gemma3Adapter, GptNeoXAdapter
 from .encoder_decoder_model import EncoderDecoderAdapter
 from .generic import GenericAdapter
-from .t5 import LongT5Adapter, T5Adapter, Umt5Adapter
+from .t5 import LongT5Adapter, SwitchAdapter, T5Adapter, Umt5Adapter
 from .t5gemma import T5Gemma2Adapter, T5GemmaAdapter
 
 ADAPTERS: dict[str, type[Adapter]] = {
@@ -35,7 +35,7 @@ ADAPTERS: dict[str, type[Adapter]] = {
     "prophetnet": ProphetNetAdapter,
     "seamless_m4t": SeamlessAdapter,
     "seamless_m4t_v2": SeamlessAdapter,
-    "switch_transformers": T5Adapter,
+    "switch_transformers": SwitchAdapter,
     "t5": T5Adapter,
     "t5gemma": T5GemmaAdapter,
     "t5gemma2": T5Gemma2Adapter,

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from .base import Adapter, CrossAttention
+from inspect import signature
+
+from torch import Tensor
+
+from .base import Adapter, Call, CrossAttention
 
 
 class _T5Attention(CrossAttention):
@@ -18,11 +22,25 @@ class _T5Attention(CrossAttention):
 
 
 class T5Adapter(Adapter):
-    """t5 (flan-t5, byt5), mt5, switch_transformers. Relative positions set no limit; T5 was trained on 512 tokens."""
+    """t5 (flan-t5, byt5), mt5. Relative positions set no limit; T5 was trained on 512 tokens."""
 
     cross_attention = _T5Attention
     cross_attention_name = "EncDecAttention"
     default_window = 512
+
+
+class _SwitchAttention(_T5Attention):
+    def project_output(self, context: Tensor, log_sum: Tensor, call: Call) -> tuple:
+        """As T5; but layers of older versions of transformers (5.5) expect no weights unless they are requested."""
+        output = super().project_output(context, log_sum, call)
+        is_older = "output_attentions" in signature(type(self.module).forward).parameters
+        return output[:2] if is_older else output
+
+
+class SwitchAdapter(T5Adapter):
+    """switch_transformers: T5 with routed feed-forward layers."""
+
+    cross_attention = _SwitchAttention
 
 
 class LongT5Adapter(T5Adapter):
