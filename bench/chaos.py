@@ -239,9 +239,7 @@ def main() -> None:
             part.write_text(json.dumps(results, indent=1) + "\n")
             part.replace(arguments.output)
         if chaos.failures:
-            raise SystemExit(
-                f"something was lost or wrong: see {arguments.output}; the files are in {folder}"
-            )
+            raise SystemExit(f"something was lost or wrong: see {arguments.output}; the files are in {folder}")
         shutil.rmtree(folder)
     print(json.dumps(results, indent=1))
 

@@ -80,7 +80,8 @@ def _build(compiler: str, compile_flags: tuple[str, ...], link_flags: tuple[str,
         for instructions, own in INSTRUCTION_SETS.items():
             own_flags = (*flags, *own, f"-DINSTRUCTIONS={instructions}")
             files = [Path(folder) / f"{source}.{instructions}.o" for source in _KERNELS]
-            with suppress(subprocess.CalledProcessError if own else ()):  # a compiler too old for this instruction set
+            too_old = [subprocess.CalledProcessError] if own else []  # a compiler that does not know the instructions
+            with suppress(*too_old):
                 objects += [_compile(compiler, own_flags, *pair) for pair in zip(_KERNELS, files, strict=True)]
         _run(compiler, "-shared", *link_flags, "-o", linked, *objects, "-lm")
         os.replace(linked, target)  # atomic: two processes that build at the same time both end with a complete file
