@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from unlimiformer.text.questions import asked_part, asks_for_summary, is_broad, is_descriptive, is_question
+from unlimiformer.text.questions import (
+    asked_part,
+    asks_for_feeling,
+    asks_for_summary,
+    is_broad,
+    is_descriptive,
+    is_question,
+)
 
 FACTS = (
     "Who found the ring?",
@@ -105,3 +112,18 @@ def test_no_summary(question):
 )
 def test_the_part_of_the_document_that_a_question_names(question, part):
     assert asked_part(question) == part
+
+
+@pytest.mark.parametrize(
+    ("question", "feeling"),
+    [
+        ("How did the king feel when his daughter left?", True),
+        ("How will the bears feel?", True),
+        ("How was the girl feeling?", True),
+        ("How did the feeling spread?", False),
+        ("Who felt cold?", False),
+        ("How does Anna feel about the war, and how has that changed?", False),
+    ],
+)
+def test_a_question_for_a_feeling(question, feeling):
+    assert asks_for_feeling(question) is feeling

@@ -45,7 +45,7 @@ class EncoderInfo:
     vocabulary_size : number of embeddings.
     row : what a row holds, for decoder-only models; None for encoders.
     prefix_to_ids : token ids of the prefix text; None uses the tokenizer.
-    width : numbers of a row; None if it is not known.
+    width_of : how many numbers a row of a memory must have; None if it is not known.
     """
 
     module: nn.Module
@@ -55,7 +55,7 @@ class EncoderInfo:
     vocabulary_size: int
     row: RowSpec | None = None
     prefix_to_ids: Callable[[str | None], Tensor] | None = None
-    width: int | None = None
+    width_of: Callable[[Memory], int | None] = lambda memory: None
 
 
 class DistractorPool(Protocol):
@@ -113,10 +113,11 @@ class Indexer:
                 f"the memory was made with {', '.join(changes)}; expected the settings of this wrapper: "
                 "index the text again, or wrap the model with the settings of the memory"
             )
-        if self._encoder.width not in (None, memory.store.width):
+        width = self._encoder.width_of(memory)
+        if width not in (None, memory.store.width):
             raise MemoryMismatchError(
-                f"the memory has states of {memory.store.width} numbers and the model of {self._encoder.width}: it is "
-                "damaged; index the text again"
+                f"the memory has states of {memory.store.width} numbers and the model of {width}: it is damaged; index "
+                "the text again"
             )
         self._check_ids(memory.token_ids)
 

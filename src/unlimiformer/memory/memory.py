@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +22,7 @@ from . import remote, storage
 from .checks import check_parts
 
 _KEYS = itertools.count(1)
+_COLUMNS = re.compile(r"layer (\d+): (inputs|keys|keys and values)( of [\d, ]+)?")
 
 
 @dataclass(frozen=True)
@@ -34,12 +36,13 @@ class RowSpec:
     @property
     def columns(self) -> list[tuple[int, str, tuple[int, ...]]]:
         """Layer, content and key-value heads of each part of a row, in order; no heads are named if it has all."""
-        columns = []
-        for part in self.layout.split("; "):
-            layer, _, content = part.removeprefix("layer ").partition(": ")
-            content, _, groups = content.partition(" of ")
-            columns.append((int(layer), content, tuple(int(group) for group in groups.split(", ") if group)))
-        return columns
+        parts = [_COLUMNS.fullmatch(part) for part in self.layout.split("; ")]
+        if not all(parts):
+            raise MemoryMismatchError(
+                f"a row of the memory holds {self.layout!r}, which is unknown; index the text again"
+            )
+        found = [part.groups(default="") for part in parts if part]
+        return [(int(layer), content, tuple(map(int, re.findall(r"\d+", groups)))) for layer, content, groups in found]
 
     def covers(self, other: RowSpec) -> bool:
         """Whether its rows hold all that those of `other` hold, and perhaps more heads."""

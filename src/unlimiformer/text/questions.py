@@ -26,6 +26,11 @@ _SUMMARY = re.compile(
     rf"|^\W*(what is|what's) {_WHOLE} about\W*$",
     re.IGNORECASE,
 )
+_FEELING = re.compile(
+    r"^\W*how (do|does|did|will|would|can|could|must|may|might)\b[^?]*\bfeel\b"
+    r"|^\W*how (is|was|are|were)\b[^?]*\bfeeling\b",
+    re.IGNORECASE,
+)
 _OF_DOCUMENT = rf"of (the|this) ((whole|entire) )?({_DOCUMENTS})"
 _ENDING = re.compile(
     rf"\bhow (does|did|do) ((the|this) ({_DOCUMENTS})|it|everything)( \w+)? (end|conclude|finish)\b"
@@ -46,6 +51,11 @@ def asked_part(question: str) -> Literal["beginning", "end"] | None:
     if _ENDING.search(question):
         return "end"
     return "beginning" if _OPENING.search(question) else None
+
+
+def asks_for_feeling(question: str) -> bool:
+    """Whether a question asks how somebody feels, which one adjective tells."""
+    return _FEELING.search(question) is not None and not is_descriptive(question)
 
 
 def is_descriptive(question: str) -> bool:

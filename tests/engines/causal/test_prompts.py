@@ -115,5 +115,11 @@ def test_a_question_is_called_one_and_an_instruction_is_not():
     assert _suffix("Translate the text.") == "\n\nTranslate the text.\nAnswer:"
 
 
+def test_a_question_for_a_feeling_asks_for_an_adjective():
+    assert (
+        _suffix("How did the king feel?") == "\n\nQuestion: How did the king feel? Answer with one adjective.\nAnswer:"
+    )
+
+
 def test_the_beginning_of_the_answer():
     assert _suffix("Who came?", answer_start=" It was") == "\n\nQuestion: Who came?\nAnswer: It was"

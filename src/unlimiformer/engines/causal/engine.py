@@ -14,7 +14,7 @@ from transformers import DynamicCache
 from ...adapters.registry import causal_adapter_for
 from ...config import UnlimiformerConfig
 from ...datastore import ExactStore
-from ...errors import InputError, UnsupportedModelError
+from ...errors import InputError, MemoryMismatchError, UnsupportedModelError
 from ...memory import Memory, RowSpec
 from ...memory.encode import TokenizedInput
 from ...memory.indexer import EncoderInfo, Indexer
@@ -129,6 +129,10 @@ class CausalEngine(Engine):
         row = None if memory.spec is None else memory.spec.row
         if row is None or row.layout == str(self.layout) or self.selection != "reread":
             return self.layout
+        if max(layer for layer, _, _ in row.columns) >= len(self.decoder.attentions):
+            raise MemoryMismatchError(
+                "the memory has keys of layers that the model does not have; index the text again"
+            )
         return RowLayout(self.decoder, row.columns)
 
     @cached_property
@@ -157,7 +161,7 @@ class CausalEngine(Engine):
             self.base.get_input_embeddings().num_embeddings,
             RowSpec(self.selection, self.block, str(self.layout)),
             self.template.prefix,
-            self.layout.width,
+            lambda memory: self.layout_of(memory).width,
         )
         return Indexer(self.config, self.tokenizer, encoder)
 

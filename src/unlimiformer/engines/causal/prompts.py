@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ...errors import InputError
 from ...text.chat_template import render_chat
-from ...text.questions import is_broad, is_question
+from ...text.questions import asks_for_feeling, is_broad, is_question
 from ...text.tokenization import prefix_token_ids
 
 _EXAMPLE_TEXT = (
@@ -33,6 +33,7 @@ _EXAMPLES = (  # questions about it, and answers as short as they should be
 _DOCUMENT, _QUESTION = "⟦the document⟧", "⟦the question⟧"
 _LABEL = "Question: "  # before a question; an instruction has none
 _CHAT = f"Text:\n{_DOCUMENT}\n\n{_LABEL}{_QUESTION}"
+_FEELING = " Answer with one adjective."  # behind a question how somebody feels: a small model retells a scene instead
 _PLAIN = f"{_CHAT}\nAnswer:"
 _FIXED_DATE = "{%- macro strftime_now(form) -%}1 January 2024{%- endmacro -%}"  # a memory's prefix must not change
 
@@ -115,7 +116,8 @@ class PromptTemplate:
             raise InputError("the prompt is empty; expected what the model is to do with the document")
         _, after = self._render(None)
         placeholder = _QUESTION if is_question(question) else _LABEL + _QUESTION
-        ids = self._tokenize(after.replace(placeholder, question) + answer_start)
+        asked = question + _FEELING if asks_for_feeling(question) else question
+        ids = self._tokenize(after.replace(placeholder, asked) + answer_start)
         return PromptSuffix(ids, self.question_ids(question), question)
 
     def question_ids(self, question: str) -> Tensor:

@@ -51,7 +51,7 @@ class Seq2SeqEngine(Engine):
             self.hooks.encode,
             self.window,
             vocabulary_size,
-            width=self.hooks.attentions[0].states_width,
+            width_of=lambda memory: self.hooks.attentions[0].states_width,
         )
         self._indexer = Indexer(config, tokenizer, encoder)
         self._reader = None
