@@ -39,9 +39,9 @@ Counts = dict[str, int]
 class Chaos:
     """Disturbs commands in a scratch folder; all that is random follows from `seed` and the number of the step."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
-        self.folder, self._seed = folder, seed
-        self.inputs = Inputs(folder / "inputs")
+    def __init__(self, folder: Path, seed: int, size: float) -> None:
+        self.folder, self._seed, self._flips = folder, seed, max(1, int(_FLIPS * size))
+        self.inputs = Inputs(folder / "inputs", size)
         self.inputs.folder.mkdir()
         self.failures: list[str] = []
         self._references: dict[str, tuple[Outcome, float]] = {}
@@ -122,9 +122,9 @@ class Chaos:
 
     def _flip(self, name: str, work: Path, generator: random.Random) -> Counts:
         flip = {"finished": flip_finished, "unfinished": flip_unfinished}[name]
-        found = json.loads(self._call(partial(flip, self.inputs, work, generator, _FLIPS)))
+        found = json.loads(self._call(partial(flip, self.inputs, work, generator, self._flips)))
         self.failures += [f"flips of {name} memories: {missed}" for missed in found["missed"]]
-        return {"flips": _FLIPS, "found": _FLIPS - len(found["missed"])}
+        return {"flips": self._flips, "found": self._flips - len(found["missed"])}
 
     def _reference(self, name: str) -> tuple[Outcome, float]:
         """The outcome of an undisturbed run, and how long it takes."""
@@ -221,6 +221,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=1000, help="kills of all commands together")
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--size", type=float, default=1.0, help="share of the usual length of the texts")
     parser.add_argument("--only", type=lambda text: text.split(","), default=[], help="words of the steps' names")
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
@@ -232,7 +233,7 @@ def main() -> None:
     if next_step(names, results["steps"], arguments.kills):
         import_slow_libraries()
         folder = Path(tempfile.mkdtemp(prefix="chaos-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
-        chaos = Chaos(folder, arguments.seed)
+        chaos = Chaos(folder, arguments.seed, arguments.size)
         while time.monotonic() < end and (name := next_step(names, results["steps"], arguments.kills)):
             _add_step(results, name, chaos)
             part = arguments.output.with_suffix(".part")

@@ -14,9 +14,10 @@ _TEXTS = 4  # of the server
 
 @dataclass(frozen=True)
 class Inputs:
-    """Models, texts and data in one folder."""
+    """Models, texts and data in one folder; `size` is the share of their usual length."""
 
     folder: Path
+    size: float = 1.0
 
     def __getattr__(self, name: str) -> str:
         return str(self.folder / name)
@@ -36,16 +37,16 @@ class Inputs:
         tokenizer = make_tokenizer()
         save(self.folder / "t5", make("t5"), tokenizer)
         save(self.folder / "llama", tiny_decoder("llama"), tokenizer)
-        (self.folder / "book").write_text(make_book(12_000))
-        (self.folder / "story").write_text(". ".join(make_book(1_500).split(" w7")))
-        words = make_book(3_000).split()
-        documents = [{"id": f"book {n}", "document": " ".join(words[n : 60 + n * 71])} for n in range(16)]
-        items = [{"document": make_book(300 + n), "question": f"w{n}", "answer": f"w{n}"} for n in range(12)]
+        (self.folder / "book").write_text(make_book(int(12_000 * self.size)))
+        (self.folder / "story").write_text(". ".join(make_book(int(1_500 * self.size)).split(" w7")))
+        words, documents, items = make_book(3_000).split(), int(16 * self.size), int(12 * self.size)
+        documents = [{"id": f"book {n}", "document": " ".join(words[n : 60 + n * 71])} for n in range(documents)]
+        items = [{"document": make_book(300 + n), "question": f"w{n}", "answer": f"w{n}"} for n in range(items)]
         examples = [{"document": " ".join(words[n * 90 : n * 90 + 90]), "answer": words[n]} for n in range(8)]
         for name, rows in (("documents", documents), ("items", items), ("examples", examples)):
             (self.folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         for n in range(_TEXTS):
-            (self.folder / f"text{n}").write_text(make_book(800 * (n + 1))[n:])
+            (self.folder / f"text{n}").write_text(make_book(int(800 * self.size) * (n + 1))[n:])
 
 
 Outcome = dict[str, str]

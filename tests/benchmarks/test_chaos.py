@@ -14,7 +14,8 @@ STEPS = "kills,workers: run index,full disk: index,flips: unfinished"
 
 def test_nothing_is_lost_and_a_run_continues(tmp_path):
     output = tmp_path / "chaos.json"
-    command = [sys.executable, str(SCRIPT), "--kills", "7", "--seed", "3", "--only", STEPS, "--output", str(output)]
+    command = [sys.executable, str(SCRIPT), "--kills", "7", "--size", "0.3", "--seed", "3", "--only", STEPS]
+    command += ["--output", str(output)]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr[-2000:] + (output.read_text() if output.exists() else "")
     results = json.loads(output.read_text())
