@@ -131,15 +131,15 @@ def test_another_model_on_a_full_disk(tmp_path, monkeypatch):
 @contextmanager
 def too_many_open_files(monkeypatch, worker, document):
     """Writing a checkpoint fails, once some windows are stored."""
-    write = PartialWrite.save_checkpoint
+    write = PartialWrite.checkpoint
 
-    def refuse(self, done, **fields):
+    def refuse(self, done, *arguments, **about):
         if done > 8:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        write(self, done, **fields)
+        write(self, done, *arguments, **about)
 
     with monkeypatch.context() as patch:
-        patch.setattr(PartialWrite, "save_checkpoint", refuse)
+        patch.setattr(PartialWrite, "checkpoint", refuse)
         yield "Too many open files", 8
 
 
