@@ -82,6 +82,7 @@ def run_tests(python: Path, report: Path) -> dict:
     """How many tests passed and were skipped, and the names of those that failed."""
     command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *TESTS]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    report.unlink(missing_ok=True)  # of an earlier run: a run that crashes must not be taken for it
     subprocess.run(command, cwd=ROOT, env=environment)
     cases = list(ElementTree.parse(report).iter("testcase"))
     outcome = {case: {child.tag for child in case} for case in cases}
