@@ -100,7 +100,8 @@ class Chaos:
             except psutil.NoSuchProcess:
                 continue
         process.wait(_TIMEOUT)
-        return {"kills": killed, **self._finish(name, work)}
+        # a document counts as failed when three workers died while processing it
+        return {"kills": killed, **self._finish(name, work, ["--retry-failed"])}
 
     def _fill_disk(self, name: str, work: Path, generator: random.Random) -> Counts:
         self._reference(name)

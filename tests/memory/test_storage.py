@@ -12,6 +12,7 @@ import pytest
 from memory_helpers import contents
 
 from unlimiformer import Memory, Unlimiformer, UnlimiformerError
+from unlimiformer.errors import StorageError
 
 
 def test_one_flipped_bit_is_an_error(wrapped, book, tmp_path):
@@ -98,7 +99,7 @@ def test_a_second_writer_is_refused(wrapped, book, tmp_path):
     refusals = []
 
     def write_again(done: int, total: int) -> None:
-        with pytest.raises(UnlimiformerError, match="another process is writing"):
+        with pytest.raises(StorageError, match="another process is writing"):
             wrapped.index(book, folder=tmp_path / "m")
         refusals.append(done)
 
@@ -125,7 +126,7 @@ def test_a_failing_disk_is_explained_and_the_run_can_continue(wrapped, book, tmp
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", fail_after_30_calls)
-        with pytest.raises(UnlimiformerError, match=message):
+        with pytest.raises(StorageError, match=message):
             wrapped.index(book, folder=tmp_path / "m")
     progress = []
     wrapped.index(book, folder=tmp_path / "m", progress=lambda done, total: progress.append(done))
