@@ -23,8 +23,8 @@ INTRODUCTION = """# Command line
 All commands and their options. `unlimiformer COMMAND --help` shows the same. This page is written by
 `python bench/cli_reference.py`.
 
-- A **FILE** is a UTF-8 text file, `-` for standard input, a memory (folder or URL), or a name from
-  `unlimiformer texts`.
+- A **FILE** is a document (PDF, EPUB, DOCX, HTML, subtitles, text), `-` for standard input, a memory (folder or URL),
+  or a name from `unlimiformer texts`.
 - A **model** is a hub id, a folder, or a name from `unlimiformer models`. A model or text from these lists is
   downloaded if it is missing.
 - Results go to standard output, messages and progress to standard error. `--json` prints the result as JSON. The

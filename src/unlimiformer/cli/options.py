@@ -22,7 +22,8 @@ Source = Annotated[
     str,
     typer.Argument(
         metavar="FILE",
-        help="A UTF-8 text file, - for standard input, a memory (folder or URL), or a name from `unlimiformer texts`.",
+        help="A document (PDF, EPUB, DOCX, HTML, subtitles, text), - for standard input, a memory (folder or URL), or "
+        "a name from `unlimiformer texts`.",
     ),
 ]
 Model = Annotated[str, typer.Option(help="A hub id, a folder, or a name from `unlimiformer models`.")]

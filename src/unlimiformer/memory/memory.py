@@ -45,13 +45,11 @@ class RowSpec:
         return [(int(layer), content, tuple(map(int, re.findall(r"\d+", groups)))) for layer, content, groups in found]
 
     def covers(self, other: RowSpec) -> bool:
-        """Whether its rows hold all that those of `other` hold, and perhaps more heads."""
+        """Whether its rows hold what those of `other` hold, or the keys of more heads."""
         if self.layout == other.layout:
             return True
-        mine = {(layer, content): set(groups) for layer, content, groups in self.columns}
-        return all(
-            set(groups) <= mine.get((layer, content), set()) for layer, content, groups in other.columns if groups
-        )
+        keys = {layer: set(groups) for layer, _, groups in self.columns}
+        return all(groups and keys.get(layer, set()).issuperset(groups) for layer, _, groups in other.columns)
 
 
 @dataclass(frozen=True)
