@@ -271,8 +271,9 @@ async function highlightInDocument(doc, passages, jump) {
 // User input
 
 byId("file").onchange = async () => {
-  for (const file of [...byId("file").files]) await uploadFile(file);
-  byId("file").value = "";
+  const files = [...byId("file").files];
+  byId("file").value = "";  // before they are sent: files that are chosen meanwhile would be added to these
+  for (const file of files) await uploadFile(file);
 };
 byId("new-conversation").onclick = () => { state.turns = []; updateButtons(); };
 for (const kind of ["dragenter", "dragover"]) {
