@@ -20,6 +20,7 @@ from tiny_models import WINDOW, make
 from unlimiformer import Unlimiformer
 from unlimiformer.qa import QuestionFormat
 from unlimiformer.server.answers import ServedAnswer
+from unlimiformer.server.documents import DocumentStore
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = pytest.mark.skipif(
@@ -312,6 +313,17 @@ def test_a_question_may_refer_to_the_one_before(page, server, book_file, monkeyp
     page.ask("Who is w6?")
     page.wait_for(lambda: len(asked) == 3, "three questions")
     assert asked == [("Who is w5?", []), ("And where is he?", ["Who is w5?"]), ("Who is w6?", [])]
+
+
+def test_a_file_that_is_chosen_while_another_is_sent(page, tmp_path, monkeypatch):
+    add = DocumentStore.add
+    monkeypatch.setattr(DocumentStore, "add", lambda *arguments, **most: time.sleep(1) or add(*arguments, **most))
+    for name in ("first.txt", "second.txt"):
+        (tmp_path / name).write_text(make_book(200))
+        page.upload(tmp_path / name)
+    page.wait_for(lambda: len(page.all("#documents li")) >= 2, "both documents")
+    time.sleep(2.5)  # a third one would have come by now
+    assert sorted(button.text for button in page.all("#documents .select")) == ["first.txt", "second.txt"]
 
 
 def test_several_documents_are_asked_at_once(page, tmp_path):
