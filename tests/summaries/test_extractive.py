@@ -7,7 +7,7 @@ import types
 import pytest
 
 from unlimiformer.summaries import SummaryRequest
-from unlimiformer.summaries.extractive import Extractive, candidates
+from unlimiformer.summaries.extractive import Extractive, all_sentences, candidates
 
 STORY = (
     "The miller and his three sons lived beside the river for many years. "
@@ -21,7 +21,7 @@ STORY = (
 
 
 def _texts(words: int) -> list[str]:
-    return [sentence.text for sentence in candidates(STORY, (0, len(STORY)), words)]
+    return [sentence.text for sentence in candidates(all_sentences(STORY, (0, len(STORY))), words)]
 
 
 @pytest.fixture

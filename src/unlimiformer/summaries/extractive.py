@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 
 from ..provenance import Passage
 from ..text.passages import CharacterSpan
@@ -21,7 +22,28 @@ _DEPENDENT = re.compile(
 )
 
 
-class Extractive(Summarizer):
+class DocumentSentences(Summarizer):
+    """A summary of sentences of each part of the document, which a subclass chooses."""
+
+    def summarize(self, request: SummaryRequest) -> Summary:
+        """The chosen sentences of every part."""
+        summaries = []
+        for part in divide_into_parts(
+            outline(request.text, self._engine.tokenizer, SECTION_TOKENS), request.words, request.by_chapter
+        ):
+            span = (part.sections[0][0], part.sections[-1][1])
+            chosen = self.choose(all_sentences(request.text, span), part.words)
+            sentences = tuple(SummarySentence(each.text, (Passage(*each.origin, 1.0),)) for each in chosen)
+            summaries.append(ChapterSummary(part.title, sentences))
+            request.on_part(summaries[-1])
+        return self._join(summaries, request)
+
+    @abstractmethod
+    def choose(self, sentences: list[Statement], words: int) -> list[Statement]:
+        """Sentences of one part, in order, about so many words."""
+
+
+class Extractive(DocumentSentences):
     """Takes from each part the sentences that share most words with the others; needs no model.
 
     Left out is what cannot stand alone: dialogue, very short and very long sentences, and, if there are enough others,
@@ -30,24 +52,20 @@ class Extractive(Summarizer):
 
     name = "extractive"
 
-    def summarize(self, request: SummaryRequest) -> Summary:
-        """The most telling sentences of every part."""
-        summaries = []
-        chapters = outline(request.text, self._engine.tokenizer, SECTION_TOKENS)
-        for part in divide_into_parts(chapters, request.words, request.by_chapter):
-            span = (part.sections[0][0], part.sections[-1][1])
-            chosen = select_statements(candidates(request.text, span, part.words), part.words)
-            sentences = tuple(SummarySentence(each.text, (Passage(*each.origin, 1.0),)) for each in chosen)
-            summaries.append(ChapterSummary(part.title, sentences))
-            request.on_part(summaries[-1])
-        return self._join(summaries, request)
+    def choose(self, sentences: list[Statement], words: int) -> list[Statement]:
+        """The most telling of those that can stand alone."""
+        return select_statements(candidates(sentences, words), words)
 
 
-def candidates(text: str, span: CharacterSpan, words: int) -> list[Statement]:
-    """The sentences of a part of a text that can stand alone; if these have too few words, all of its sentences."""
+def all_sentences(text: str, span: CharacterSpan) -> list[Statement]:
+    """The sentences of a part of a text, in order."""
     first, last = span
     spans = [(first + start, first + end) for start, end in split_sentences(text[first:last])]
-    sentences = [Statement(" ".join(text[start:end].split()), (start, end)) for start, end in spans]
+    return [Statement(" ".join(text[start:end].split()), (start, end)) for start, end in spans]
+
+
+def candidates(sentences: list[Statement], words: int) -> list[Statement]:
+    """The sentences that can stand alone; if these have too few words, all of them."""
     complete = [sentence for sentence in sentences if _is_complete(sentence.text)]
     for kept in ([sentence for sentence in complete if not _DEPENDENT.match(sentence.text)], complete):
         if sum(len(sentence.text.split()) for sentence in kept) >= words:

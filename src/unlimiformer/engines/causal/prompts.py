@@ -33,8 +33,8 @@ _EXAMPLES = (  # questions about it, and answers as short as they should be
 _DOCUMENT, _QUESTION = "⟦the document⟧", "⟦the question⟧"
 _LABEL = "Question: "  # before a question; an instruction has none
 _CHAT = f"Text:\n{_DOCUMENT}\n\n{_LABEL}{_QUESTION}"
-_FEELING = " Answer with one adjective."  # behind a question how somebody feels: a small model retells a scene instead
 _PLAIN = f"{_CHAT}\nAnswer:"
+_FEELING = " Answer with one adjective."  # behind a question how somebody feels: a small model retells a scene instead
 _FIXED_DATE = "{%- macro strftime_now(form) -%}1 January 2024{%- endmacro -%}"  # a memory's prefix must not change
 
 
