@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -59,6 +60,17 @@ def save(path, model, tokenizer) -> str:
 @pytest.fixture(scope="session")
 def tokenizer():
     return make_tokenizer()
+
+
+@pytest.fixture
+def synced(monkeypatch):
+    """What was synced to disk: "file" or "folder" for every call, in order; a test may add its own steps."""
+    steps, fsync = [], os.fsync
+    kind = {True: "folder", False: "file"}
+    monkeypatch.setattr(
+        os, "fsync", lambda file: steps.append(kind[stat.S_ISDIR(os.fstat(file).st_mode)]) or fsync(file)
+    )
+    return steps
 
 
 @pytest.fixture

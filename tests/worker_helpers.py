@@ -50,3 +50,15 @@ def wait_for_state(worker, document, state="ready"):
 
 def answer(worker, document, question="w3"):
     return worker.answer(document, question, lambda text: None, threading.Event(), new_tokens=3)
+
+
+def fail_for_bad_texts(monkeypatch, worker, error):
+    """Let indexing a text that has "bad" raise an error; other texts are indexed."""
+    index = worker.wrapped.index
+
+    def fail(text, **options):
+        if "bad" in text.text:
+            raise error
+        return index(text, **options)
+
+    monkeypatch.setattr(worker.wrapped, "index", fail)

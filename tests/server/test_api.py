@@ -16,7 +16,7 @@ from document_files import make_pdf, set_column
 from fastapi.testclient import TestClient
 from tiny_causal_models import tiny_decoder
 from tiny_models import WINDOW, make
-from worker_helpers import wait_for
+from worker_helpers import fail_for_bad_texts, wait_for
 
 from unlimiformer import Memory, Unlimiformer
 from unlimiformer.qa import QuestionFormat
@@ -458,14 +458,7 @@ def test_other_sites_are_refused(client):
 
 def test_failed_document_reports_its_error(tmp_path, monkeypatch):
     client, worker = make_client(tmp_path)
-    index = worker.wrapped.index
-
-    def fail_for_bad_text(text, **options):
-        if "bad" in text.text:
-            raise RuntimeError("no luck")
-        return index(text, **options)
-
-    monkeypatch.setattr(worker.wrapped, "index", fail_for_bad_text)
+    fail_for_bad_texts(monkeypatch, worker, RuntimeError("no luck"))
     with client:
         bad, good = add_document(client, "bad w1"), add_document(client, "w2 w3")
         wait_until_ready(client, good)

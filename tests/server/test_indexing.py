@@ -15,7 +15,15 @@ import torch
 from conftest import make_book, make_tokenizer
 from filelock import FileLock
 from tiny_causal_models import tiny_decoder
-from worker_helpers import add_document, answer, running_worker, wait_for, wait_for_state, wrap_t5
+from worker_helpers import (
+    add_document,
+    answer,
+    fail_for_bad_texts,
+    running_worker,
+    wait_for,
+    wait_for_state,
+    wrap_t5,
+)
 
 from unlimiformer import Memory, Unlimiformer
 from unlimiformer.memory.description import sign
@@ -70,14 +78,7 @@ def test_the_thread_is_started_again_whatever_ends_it(tmp_path, monkeypatch):
 
 def test_the_document_says_why_the_thread_ended(tmp_path, monkeypatch):
     with running_worker(tmp_path) as worker:
-        index = worker.wrapped.index
-
-        def end_thread(text, **options):
-            if "bad" in text.text:
-                raise SystemExit("enough")
-            return index(text, **options)
-
-        monkeypatch.setattr(worker.wrapped, "index", end_thread)
+        fail_for_bad_texts(monkeypatch, worker, SystemExit("enough"))
         bad, good = add_document(worker, "bad w1"), add_document(worker, "w2 w3")
         wait_for_state(worker, good)
         assert wait_for_state(worker, bad, "failed").error == "SystemExit: enough"

@@ -15,7 +15,15 @@ from conftest import make_book, make_tokenizer
 from memory_helpers import windows_recorded
 from summary_helpers import make_story
 from tiny_causal_models import tiny_decoder
-from worker_helpers import add_document, answer, running_worker, wait_for, wait_for_state, wrap_t5
+from worker_helpers import (
+    add_document,
+    answer,
+    fail_for_bad_texts,
+    running_worker,
+    wait_for,
+    wait_for_state,
+    wrap_t5,
+)
 
 from unlimiformer import Memory, Unlimiformer
 from unlimiformer.errors import InputError, StorageError
@@ -79,14 +87,7 @@ def test_documents_of_another_model_are_indexed_again(tmp_path):
 
 def test_failed_document_does_not_stop_others(tmp_path, monkeypatch):
     with running_worker(tmp_path) as worker:
-        index = worker.wrapped.index
-
-        def fail_for_bad_text(text, **options):
-            if "bad" in text.text:
-                raise RuntimeError("no luck")
-            return index(text, **options)
-
-        monkeypatch.setattr(worker.wrapped, "index", fail_for_bad_text)
+        fail_for_bad_texts(monkeypatch, worker, RuntimeError("no luck"))
         bad, good = add_document(worker, "bad w1"), add_document(worker, "w2 w3")
         wait_for_state(worker, good)
         assert worker.documents.get(bad.id).state == "failed"
