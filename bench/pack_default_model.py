@@ -12,14 +12,14 @@ from pathlib import Path
 
 from safetensors.torch import load_file, save_file
 
-from unlimiformer.hub.converters.flan_t5_answers import ADAPTER
+from unlimiformer.hub.lora_adapter import ADAPTERS
 
 WEIGHTS, SETTINGS, CONFIG = "adapter_model.safetensors", "unlimiformer.json", "adapter_config.json"
 CONFIG_KEYS = ("base_model_name_or_path", "lora_alpha", "peft_type", "r", "target_modules", "task_type")
 TOP_K, FOCUS = 256, 1024
 
 
-def main(trained: Path, folder: Path = ADAPTER) -> None:
+def main(trained: Path, folder: Path = ADAPTERS / "flan-t5-small-answers") -> None:
     """Write the adapter and its settings; the model card is written by hand."""
     save_file({name: weight.half() for name, weight in load_file(trained / WEIGHTS).items()}, folder / WEIGHTS)
     config = json.loads((trained / CONFIG).read_text())

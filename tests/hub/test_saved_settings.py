@@ -10,7 +10,7 @@ import torch
 
 from unlimiformer import UnlimiformerConfig
 from unlimiformer.errors import InputError
-from unlimiformer.hub.converters.flan_t5_answers import ADAPTER
+from unlimiformer.hub.lora_adapter import ADAPTERS
 from unlimiformer.hub.saved_settings import (
     FILE,
     GATE,
@@ -38,7 +38,7 @@ def test_folder_without_saved_settings(tmp_path):
 
 
 def test_settings_of_the_default_model_are_valid():
-    assert load_saved_settings(ADAPTER)["settings"]["window"] == 512
+    assert load_saved_settings(ADAPTERS / "flan-t5-small-answers")["settings"]["window"] == 512
 
 
 @pytest.mark.parametrize(

