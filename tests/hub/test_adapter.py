@@ -35,7 +35,7 @@ def test_merged_weights_keep_their_type(tmp_path):
     assert {weight.dtype for weight in merged.values()} == {torch.bfloat16}
 
 
-@pytest.mark.parametrize("name", [name for name, entry in MODELS.items() if entry.trained_here])
+@pytest.mark.parametrize("name", [name for name, entry in MODELS.items() if entry.adapter])
 def test_adapters_are_small_and_complete(name):
     folder = ADAPTERS / name
     assert sum(path.stat().st_size for path in folder.iterdir()) < 12e6
@@ -46,5 +46,5 @@ def test_adapters_are_small_and_complete(name):
 
 def test_every_adapter_belongs_to_a_model():
     assert {folder.name for folder in ADAPTERS.iterdir()} == {
-        name for name, entry in MODELS.items() if entry.trained_here
+        name for name, entry in MODELS.items() if entry.adapter
     }

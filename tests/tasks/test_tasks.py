@@ -46,7 +46,7 @@ def test_malformed_line_is_named_by_its_number(tmp_path, line, message):
 
 def test_unknown_source_and_empty_file(tmp_path):
     with pytest.raises(
-        InputError, match="expected a JSONL file, TASK:FILE, condensed:FILE, passages:FILE, or one of: booksum"
+        InputError, match="expected a JSONL file, TASK:FILE, condensed:FILE, passages:FILE, shared-passages:FILE, or one"
     ):
         examples("nowhere.jsonl")
     (tmp_path / "empty.jsonl").write_text("\n")
@@ -111,6 +111,32 @@ def test_passages_of_a_question_hold_its_evidence_in_order(tmp_path):
         assert numbers == sorted(numbers)
         assert all(line.startswith("Sentence") and line.endswith("day.") for line in example.document.split("\n"))
     assert "word90 " in shortened[-1].document, "without evidence the answer's words count"
+
+
+def test_questions_with_near_evidence_share_passages(tmp_path):
+    sentences = [f"Sentence {i} tells of word{i} and of many other things that people say." for i in range(200)]
+    document = " ".join(sentences)
+    evidence = [document.index(f"Sentence {i} ") for i in (20, 21, 22, 150)]
+    questions = [
+        {"question": f"Who saw word{i}?", "answer": ["a long answer", "short"], "spans": [[start, start + 9]]}
+        for i, start in zip((20, 21, 22, 150), evidence, strict=True)
+    ]
+    broad = {"question": "Describe word150.", "answer": "x", "spans": [[evidence[3], evidence[3] + 9]]}
+    unknown = {"question": "Who saw word7?", "answer": "x"}
+    path = tmp_path / "d.jsonl"
+    path.write_text(json.dumps({"document": document, "questions": [*questions, broad, unknown]}) + "\n")
+    shared = examples(f"shared-passages:{path}")
+    assert shared == examples(f"shared-passages:{path}"), "always the same"
+    assert [example.question for example in shared] == [row["question"] for row in questions]
+    assert {example.answer for example in shared} == {"short"}
+    texts = [example.document for example in shared]
+    assert texts[0] == texts[1] == texts[2]
+    for number, text in zip((20, 21, 22, 150), texts, strict=True):
+        assert f"Sentence {number} " in text
+        assert 60 < len(text.split()) <= 450, "other passages stand beside the evidence"
+        numbers = [int(found) for found in re.findall(r"Sentence (\d+)", text)]
+        assert numbers == sorted(numbers) and len(numbers) == len(set(numbers))
+        assert len(text.split("\n")) > 1, "passages that do not follow each other"
 
 
 def test_several_sources_with_synthetic_tasks(tmp_path, monkeypatch):

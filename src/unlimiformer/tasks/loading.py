@@ -9,8 +9,10 @@ from ..errors import InputError
 from .definition import sample_evenly, tasks
 from .example import SHAPES, Example, read_examples
 
-CONDENSED, PASSAGES = "condensed", "passages"
-"""Prefixes of a JSONL file: documents are shortened to what all answers are about, or to passages of each question."""
+CONDENSED, PASSAGES, SHARED = "condensed", "passages", "shared-passages"
+"""Prefixes of a JSONL file: documents are shortened to what all answers are about, to passages of each question, or to
+passages of several questions."""
+_PREFIXES = (CONDENSED, PASSAGES, SHARED)
 
 
 def examples(source: str, split: str = "train", limit: int | None = None) -> list[Example]:
@@ -19,8 +21,8 @@ def examples(source: str, split: str = "train", limit: int | None = None) -> lis
     Parameters
     ----------
     source : sources with commas between them. A source is a JSONL file, `TASK:FILE` for a file with the columns of a
-        task's dataset, `condensed:FILE`, `passages:FILE`, the name of a hub's dataset, or a synthetic task with a
-        count and optionally a seed: `facts:2000`, `facts:2000:1`.
+        task's dataset, `condensed:FILE`, `passages:FILE`, `shared-passages:FILE`, the name of a hub's dataset, or a
+        synthetic task with a count and optionally a seed: `facts:2000`, `facts:2000:1`.
     split : for hub datasets and synthetic tasks.
     limit : largest number of examples, taken evenly from all of them.
     """
@@ -49,13 +51,16 @@ def _load_source(source: str, split: str) -> list[Example]:
         from .reading import shorten_to_passages
 
         loaded = shorten_to_passages(list(read_examples(Path(argument))))
+    elif name == SHARED and Path(argument).is_file():
+        from .shared_passages import share_passages
+
+        loaded = share_passages(list(read_examples(Path(argument))))
     else:
         names = ", ".join((*hub_names, *(f"{name}:2000" for name in synthetic_names)))
-        missing = argument if name in (CONDENSED, PASSAGES) else source
+        missing = argument if name in _PREFIXES else source
         raise InputError(
-            f"no file {missing!r}, and no dataset of that name; expected a JSONL file, TASK:FILE, {CONDENSED}:FILE, "
-            f"{PASSAGES}:FILE, or one of: "
-            f"{names}"
+            f"no file {missing!r}, and no dataset of that name; expected a JSONL file, TASK:FILE, "
+            f"{', '.join(f'{prefix}:FILE' for prefix in _PREFIXES)}, or one of: {names}"
         )
     if not loaded:
         expected = "at least one, as facts:2000" if name in synthetic_names else f"lines, each {SHAPES}"

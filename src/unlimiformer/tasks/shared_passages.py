@@ -7,25 +7,27 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ..text.passages import text_passages
 from ..text.questions import is_broad
-from .example import Example
+from .example import Example, merge_answers
 
-_FEWEST_WORDS, _MOST_WORDS = 100, 400  # of a text; what a question selects has up to 512 tokens
+_FEWEST_WORDS, _MOST_WORDS = 150, 450  # of a text
 
 
 def share_passages(examples: Sequence[Example]) -> list[Example]:
     """Return every question about a fact with a short document that holds its evidence; neighbours share a document.
 
-    How long a text is, and which other passages stand in it, is drawn at random, always the same way. Questions without
-    known evidence, and broad ones, are left out.
+    How long a text is, and which other passages stand in it, is drawn at random, always the same way. Of several right
+    answers the shortest is learned. Questions without known evidence, and broad ones, are left out.
     """
     rng = random.Random(0)
     by_document: dict[str, list[Example]] = {}
-    for example in examples:
-        if example.evidence and not is_broad(example.question):
-            by_document.setdefault(example.document, []).append(example)
+    for example, answers in merge_answers(examples):
+        if example.evidence and answers and not is_broad(example.question):
+            shortest = replace(example, answer=min(answers, key=len), id=None)
+            by_document.setdefault(example.document, []).append(shortest)
     return [short for about_it in by_document.values() for short in _shorten(about_it, rng)]
 
 
@@ -41,8 +43,8 @@ def _shorten(examples: Sequence[Example], rng: random.Random) -> list[Example]:
     order = sorted(range(len(examples)), key=lambda i: min(wanted[i], default=0))
     shortened: list[Example] = []
     while order:
-        limit, group, chosen = rng.randint(_FEWEST_WORDS, _MOST_WORDS), [order.pop(0)], set[int]()
-        chosen |= wanted[group[0]]
+        limit, group = rng.randint(_FEWEST_WORDS, _MOST_WORDS), [order.pop(0)]
+        chosen = set(wanted[group[0]])
         while order and sum(words[number] for number in chosen | wanted[order[0]]) <= limit:
             group.append(order.pop(0))
             chosen |= wanted[group[-1]]
@@ -52,7 +54,7 @@ def _shorten(examples: Sequence[Example], rng: random.Random) -> list[Example]:
             if sum(words[other] for other in chosen) + words[number] <= limit:
                 chosen.add(number)
         text = _join(document, [passages[number] for number in sorted(chosen)])
-        shortened += [Example(text, examples[i].answer, examples[i].question, examples[i].id) for i in group]
+        shortened += [replace(examples[i], document=text, evidence=()) for i in group]
     return shortened
 
 

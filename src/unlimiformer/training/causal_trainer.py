@@ -1,4 +1,4 @@
-"""Training of decoder-only models: each answer is learned after the passages that the model itself selects."""
+"""Training of decoder-only models: answers are learned after what the model selects of a document, or after all of it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ..qa import SUMMARY_PROMPT
 from ..tasks import Example
 from .dataset import IGNORE_INDEX, LengthLimits, pad_rows
 from .seq2seq_trainer import AverageTrainLossMixin
+from .shared_rows import SharedRow
 
 
 class CausalTrainer(AverageTrainLossMixin, Trainer):
@@ -53,11 +54,15 @@ class CausalTrainer(AverageTrainLossMixin, Trainer):
             wrapped.model,
             args,
             data_collator=lambda rows: {"examples": list(rows)},
-            train_dataset=list(train_examples),  # type: ignore[arg-type]
-            eval_dataset=None if eval_examples is None else list(eval_examples),  # type: ignore[arg-type]
+            train_dataset=self._items(train_examples),  # type: ignore[arg-type]
+            eval_dataset=None if eval_examples is None else self._items(eval_examples),  # type: ignore[arg-type]
             processing_class=wrapped.tokenizer,
             callbacks=callbacks,
         )
+
+    def _items(self, examples: Sequence[Example]) -> list[Any]:
+        """What batches are made of."""
+        return list(examples)
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -84,10 +89,52 @@ class CausalTrainer(AverageTrainLossMixin, Trainer):
 
     def _build_row(self, example: Example, limits: LengthLimits) -> tuple[Tensor, Tensor]:
         """Return the ids of the prompt and the answer (n,), and labels (n,) for the answer alone."""
-        tokenizer = self.wrapped.tokenizer
-        document = tokenizer(example.document, add_special_tokens=False, verbose=False)["input_ids"][: limits.source]
-        words = tokenizer(example.answer, add_special_tokens=False)["input_ids"][: limits.target]
-        answer = torch.tensor([*words, tokenizer.eos_token_id])
-        question = SUMMARY_PROMPT if example.question is None else example.question
-        prompt = self._engine.prompt_ids(torch.tensor(document), question)
+        answer = self._answer_ids(example, limits)
+        prompt = self._engine.prompt_ids(self._document_ids(example, limits), _question(example))
         return torch.cat((prompt, answer)), torch.cat((torch.full_like(prompt, IGNORE_INDEX), answer))
+
+    def _document_ids(self, example: Example, limits: LengthLimits) -> Tensor:
+        return self._tokenize(example.document)[: limits.source]
+
+    def _answer_ids(self, example: Example, limits: LengthLimits) -> Tensor:
+        words = self._tokenize(example.answer or "")[: limits.target]
+        return torch.cat((words, torch.tensor([self.wrapped.tokenizer.eos_token_id])))
+
+    def _tokenize(self, text: str) -> Tensor:
+        ids = self.wrapped.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        return torch.tensor(ids, dtype=torch.long)
+
+
+class SharedDocumentTrainer(CausalTrainer):
+    """Trains a wrapped decoder-only model to answer from short documents, which it reads whole.
+
+    All questions about a document are one row (`SharedRow`), so that it is read once for all of them.
+    """
+
+    def _items(self, examples: Sequence[Example]) -> list[Any]:
+        """The examples of each document."""
+        by_document: dict[str, list[Example]] = {}
+        for example in examples:
+            by_document.setdefault(example.document, []).append(example)
+        return list(by_document.values())
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """Return the mean loss of the answers' tokens."""
+        del num_items_in_batch
+        limits = self._limits if model.training else LengthLimits(None, None)
+        rows = [self._build_shared_row(examples, limits) for examples in inputs["examples"]]
+        losses = torch.stack([row.loss(model) for row in rows])
+        loss = losses.sum() / sum(row.answers.shape[0] for row in rows)
+        return (loss, {"loss": loss}) if return_outputs else loss
+
+    def _build_shared_row(self, examples: Sequence[Example], limits: LengthLimits) -> SharedRow:
+        template = self._engine.template
+        document = torch.cat((template.prefix(None), self._document_ids(examples[0], limits)))
+        questions = [template.suffix(_question(example)).ids for example in examples]
+        return SharedRow.build(document, questions, [self._answer_ids(example, limits) for example in examples])
+
+
+def _question(example: Example) -> str:
+    return SUMMARY_PROMPT if example.question is None else example.question

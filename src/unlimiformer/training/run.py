@@ -26,7 +26,7 @@ from ..tasks import Example, examples
 from ..utils.files import atomic_write
 from ..utils.optional import require
 from .callbacks import MetricsLog, RngSnapshot
-from .causal_trainer import CausalTrainer
+from .causal_trainer import CausalTrainer, SharedDocumentTrainer
 from .dataset import LengthLimits, Seq2SeqDataset, whole_document
 from .evidence import EvidenceLoss
 from .frozen_encoder import FrozenEncoder
@@ -44,6 +44,7 @@ _LORA_TARGETS = (
     *("q", "k", "v", "o", "q_proj", "k_proj", "v_proj", "o_proj", "out_proj"),  # attention, in all families
     *("wi", "wi_0", "wi_1", "wo", "fc1", "fc2", "gate_proj", "up_proj", "down_proj"),  # feed-forward layers
 )
+_CAUSAL_TRAINERS = {"retrieval": CausalTrainer, "standard": SharedDocumentTrainer}
 _ENCODER_DECODER_SETTINGS = (
     *("question", "form", "summary_prompt", "distractors"),
     *("freeze_encoder", "memories", "evidence", "evidence_data"),
@@ -105,15 +106,17 @@ def train(
 
 def load_model(settings: TrainingSettings) -> Unlimiformer:
     """Load and wrap the model that the settings name, with an adapter to train if they ask for LoRA."""
-    model, tokenizer = load(settings.model, torch.float32, dropout=settings.dropout)  # half precision loses updates
+    frozen = settings.lora is not None  # weights that are updated would lose small updates in half precision
+    dtype = torch.bfloat16 if settings.bfloat16 and frozen else torch.float32
+    model, tokenizer = load(settings.model, dtype, dropout=settings.dropout)
     if settings.lora is not None:
-        model = _add_lora(model, settings.lora, settings.model)
+        model = _add_lora(model, settings)
     names = ("top_k", "window", "overlap", "layers", "heads")
     config = UnlimiformerConfig(**{name: getattr(settings, name) for name in names})
     return Unlimiformer(model, tokenizer, config)
 
 
-def _add_lora(model: Any, rank: int, model_name: str) -> Any:
+def _add_lora(model: Any, settings: TrainingSettings) -> Any:
     peft = require("peft", "lora", "LoRA")
     present = {name.rsplit(".", 1)[-1] for name, _ in model.named_modules()}
     targets = [name for name in _LORA_TARGETS if name in present]
@@ -123,8 +126,16 @@ def _add_lora(model: Any, rank: int, model_name: str) -> Any:
             "train all weights"
         )
     task = "SEQ_2_SEQ_LM" if model.config.is_encoder_decoder else "CAUSAL_LM"
-    model.name_or_path = model_name  # the adapter stores the name that was given, not the folder of a local cache
-    return peft.get_peft_model(model, peft.LoraConfig(task, r=rank, lora_alpha=2 * rank, target_modules=targets))
+    model.name_or_path = settings.model  # the adapter stores the name that was given, not the folder of a local cache
+    rank, layers = settings.lora, settings.lora_layers
+    config = peft.LoraConfig(
+        task,
+        r=rank,
+        lora_alpha=2 * rank,
+        target_modules=targets,
+        layers_to_transform=None if layers is None else list(layers),
+    )
+    return peft.get_peft_model(model, config)
 
 
 def _find_checkpoint(settings: TrainingSettings, output: Path, remove_incomplete: bool) -> Path | None:
@@ -178,7 +189,8 @@ def _build_trainer(
     if wrapped.engine.kind == "decoder-only":
         _check_causal_settings(settings)
         limits = LengthLimits(settings.source_limit, settings.target_limit)
-        trainer: Any = CausalTrainer(wrapped, limits, args, train_examples, eval_examples, callbacks)
+        trainer_class = _CAUSAL_TRAINERS[settings.method]
+        trainer: Any = trainer_class(wrapped, limits, args, train_examples, eval_examples, callbacks)
     else:
         validation = None if eval_examples is None else Validation.of(settings, eval_examples)
         train_dataset, eval_dataset = _build_datasets(settings, wrapped, strategy, train_examples, validation)
@@ -253,8 +265,11 @@ def _question_format(settings: TrainingSettings) -> QuestionFormat:
 
 def _check_causal_settings(settings: TrainingSettings) -> None:
     """Refuse settings that have no meaning for decoder-only models."""
-    if settings.method != "retrieval":
-        raise InputError(f"method is {settings.method!r}; a decoder-only model is trained with 'retrieval': give that")
+    if settings.method not in _CAUSAL_TRAINERS:
+        raise InputError(
+            f"method is {settings.method!r}; expected {' or '.join(_CAUSAL_TRAINERS)} for a decoder-only model, "
+            "which reads what it selects of a document, or all of a short one"
+        )
     defaults = {field.name: field.default for field in fields(TrainingSettings)}
     for name in _ENCODER_DECODER_SETTINGS:
         if getattr(settings, name) != defaults[name]:
@@ -287,7 +302,8 @@ def _build_saved_settings(settings: TrainingSettings, wrapped: Unlimiformer, str
     """Return the text of the file from which a wrapper of the trained model takes its settings."""
     encoding = {"window": wrapped.window, "overlap": settings.overlap}
     if wrapped.engine.kind == "decoder-only":
-        return saved_settings_text({**encoding, "top_k": wrapped.top_k}, asdict(QuestionFormat()))
+        own = {"examples": False} if settings.method == "standard" else {"top_k": wrapped.top_k}
+        return saved_settings_text({**encoding, **own}, asdict(QuestionFormat()))
     return saved_settings_text({**encoding, **strategy.settings()}, asdict(_question_format(settings)))
 
 

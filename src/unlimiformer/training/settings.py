@@ -68,6 +68,7 @@ class TrainingSettings:
     warmup : steps in which the learning rate rises; below 1, their share of all steps.
     dropout : replaces the model's own rate.
     lora : rank of an adapter to train instead of all weights.
+    lora_layers : layers that get the adapter; None for all.
     freeze_encoder : train the decoder alone; every document is encoded once and then read from disk.
     memories : folder for the encoded documents, which several trainings may share; None for one in the run's folder.
     evidence : weight of a loss that draws the attention of questions to where their answers are; 0 for none.
@@ -113,6 +114,7 @@ class TrainingSettings:
     bfloat16: bool = False
     gradient_checkpointing: bool = False
     lora: int | None = None
+    lora_layers: tuple[int, ...] | None = None
     freeze_encoder: bool = False
     memories: str | None = None
     evidence: float = 0.0
@@ -125,7 +127,7 @@ class TrainingSettings:
             if isinstance(getattr(self, name), str):  # YAML reads 2e-5 as text
                 object.__setattr__(self, name, _parse_float(name, getattr(self, name)))
         check_types(TrainingSettings, vars(self))
-        for name in ("layers", "heads"):
+        for name in ("layers", "heads", "lora_layers"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, tuple(getattr(self, name)))
         _check_choice("method", self.method, tuple(STRATEGIES))
@@ -173,6 +175,8 @@ class TrainingSettings:
             raise InputError("freeze_encoder and distractors were given; expected one of them")
         if self.memories is not None and not self.freeze_encoder:
             raise InputError("memories was given; it is for training with freeze_encoder: give both")
+        if self.lora_layers is not None and self.lora is None:
+            raise InputError("lora_layers was given without lora; expected the rank of an adapter as well: give lora")
         if self.gated and self.lora is not None:
             raise InputError("gated and lora were given; an adapter does not keep the gate: train all weights")
         QuestionFormat(self.question, self.form, self.summary_prompt)  # checks the wording

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, wraps
 from typing import Any
 
@@ -22,6 +23,7 @@ from ...text.passages import PASSAGE_TOKENS, PassageSplitter
 from ...text.questions import is_broad
 from ..base import Engine, Generated, generation_setting, require_cache
 from ..patching import refuse_wrapped, replace_method
+from .answer_adapter import AnswerAdapter
 from .block_scorer import BlockScorer
 from .generation import GENERATORS, Query, RereadGenerator, repeats_per_row
 from .kv_cache import KeysValues, PrefixReader, fill_cache, join_cached, pad_left
@@ -57,9 +59,10 @@ class CausalEngine(Engine):
         self._check_settings()
         has_room = self.decoder.max_positions >= _EXAMPLES_FROM
         self.template = PromptTemplate(tokenizer, has_room if config.examples is None else config.examples)
-        self.prefix_reader = PrefixReader(self.decoder)
+        self._adapter = AnswerAdapter.load(base)
+        self._prefix_readers = {adapted: PrefixReader(self.decoder) for adapted in (False, True)}
         self._generator = GENERATORS[self.selection](self)
-        self._truncated: tuple[tuple[str, tuple[int, ...], int], TruncatedDocument] | None = None
+        self._truncated: tuple[tuple, TruncatedDocument] | None = None
         self._model_generate = model.generate
         refuse_wrapped(model, "generate")
         self._restore: Callable[[], None] | None = replace_method(model, "generate", self._wrap_generate)
@@ -208,6 +211,12 @@ class CausalEngine(Engine):
         self, texts: list[str], prompts: list[str | None], generation: dict[str, Any], answer_start: str = ""
     ) -> list[str]:
         """Answers of the plain model to as much of each text as its context holds; several texts are one batch."""
+        with self.adapted(to_facts=not any(map(is_broad, prompts))):
+            return self._truncated_generate(texts, prompts, generation, answer_start)
+
+    def _truncated_generate(
+        self, texts: list[str], prompts: list[str | None], generation: dict[str, Any], answer_start: str
+    ) -> list[str]:
         room = self.truncated_room(generation)
         prefixes = [self.template.with_examples(self.template.prefix(None), prompt or "") for prompt in prompts]
         if len(texts) == 1 and not answer_start:
@@ -251,6 +260,20 @@ class CausalEngine(Engine):
         return self._reread().build_prompts(self._split_prompts([ids])[0])[-1].ids
 
     # --- Used by the generators --------------------------------------------------------------------------------
+
+    def adapted(self, to_facts: bool) -> AbstractContextManager[None]:
+        """A context in which questions are answered: with the model's adapter if they ask for facts."""
+        return self._adapter.active() if to_facts else nullcontext()
+
+    @property
+    def has_adapter(self) -> bool:
+        """Whether questions about facts are answered with an adapter."""
+        return self._adapter.exists
+
+    @property
+    def prefix_reader(self) -> PrefixReader:
+        """Reads prefixes with the weights that are in effect."""
+        return self._prefix_readers[self._adapter.is_active]
 
     def positions(self, memory: Memory) -> Positions:
         """The positions that retrieved tokens of a memory get."""
@@ -383,7 +406,7 @@ class CausalEngine(Engine):
 
     def _truncated_document(self, text: str, prefix: Tensor, room: int) -> TruncatedDocument:
         """The document of the last call is kept, so that several questions read it once."""
-        cache_key = (text, tuple(prefix.tolist()), room)
+        cache_key = (text, tuple(prefix.tolist()), room, self._adapter.is_active)
         if self._truncated is None or self._truncated[0] != cache_key:
             self._truncated = None  # frees its memory first
             document = TruncatedDocument(

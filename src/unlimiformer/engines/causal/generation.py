@@ -18,7 +18,7 @@ from transformers import DynamicCache, LogitsProcessorList
 from ...errors import InputError
 from ...memory import Memory
 from ...provenance import Attention, Provenance
-from ...text.questions import is_descriptive
+from ...text.questions import is_broad, is_descriptive
 from ..answer_end import RepetitionLimit
 from ..base import generation_setting, strip_padding
 from .composed import INSTRUCTION, TOKENS_PER_PART, ComposedAnswer, split_tokens
@@ -113,15 +113,25 @@ class RereadGenerator(DocumentGenerator):
 
     def generate(self, queries: list[Query], generation: dict[str, Any], provenance: bool) -> Tensor:
         """New tokens behind prefix, selected passages and suffix."""
-        composed = [self._is_composed(query, generation) for query in queries]
-        if not any(composed):
-            return self._generate(queries, generation, provenance)
-        rows = [
-            self._compose(query, generation, provenance) if parts else self._generate([query], generation, provenance)
-            for query, parts in zip(queries, composed, strict=True)
-        ]
-        new_tokens = [row for tokens in rows for row in tokens]
-        return pad_sequence(new_tokens, batch_first=True, padding_value=self._engine.padding_id)
+        groups: dict[tuple[bool, bool], list[int]] = {}
+        for number, query in enumerate(queries):
+            is_adapted = self._engine.has_adapter and self._asks_for_fact(query)
+            groups.setdefault((self._is_composed(query, generation), is_adapted), []).append(number)
+        rows: dict[int, list[Tensor]] = {}
+        for (is_composed, is_adapted), numbers in groups.items():
+            members = [queries[number] for number in numbers]
+            with self._engine.adapted(to_facts=is_adapted):
+                if is_composed:
+                    answers = [self._compose(query, generation, provenance) for query in members]
+                else:
+                    tokens = self._generate(members, generation, provenance)
+                    answers = list(tokens.split(tokens.shape[0] // len(members)))
+            rows |= {number: list(answer) for number, answer in zip(numbers, answers, strict=True)}
+        in_order = [row for number in range(len(queries)) for row in rows[number]]
+        return pad_sequence(in_order, batch_first=True, padding_value=self._engine.padding_id)
+
+    def _asks_for_fact(self, query: Query) -> bool:
+        return not query.own_prompt and not is_broad(query.suffix.text)
 
     def _is_composed(self, query: Query, generation: dict[str, Any]) -> bool:
         """Whether an answer is joined from several: a description of a document that does not fit one window."""
