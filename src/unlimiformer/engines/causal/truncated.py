@@ -38,7 +38,8 @@ class TruncatedDocument:
         read = torch.tensor(ids)[:room]
         self._ids = torch.cat((prefix, read))
         with torch.no_grad():
-            self._cache = fill_cache(decoder.model.config, [[layer] for layer in prefix_reader.read(prefix)], repeats=1)
+            by_layer = [[layer] for layer in prefix_reader.read(prefix)] if prefix.numel() else []
+            self._cache = fill_cache(decoder.model.config, by_layer, repeats=1)
             decoder.backbone(read[None].to(decoder.device), past_key_values=self._cache, use_cache=True)
 
     def ask(self, question: str, **generation: Any) -> str:
