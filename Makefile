@@ -5,7 +5,7 @@
 # make demo           ask a real model questions about a whole novel; needs nothing but the package index
 # make bench          run the benchmarks, write bench/results and the tables of README and docs
 # make chaos          kill commands, fill disks and flip bits for an hour, write bench/results/chaos.json (CHAOS="--minutes 5")
-# make default-model  train flan-t5-small-answers again (an hour or two); needs QMSum's training split as qmsum/train.jsonl
+# make adapters       train our adapters again (an hour each); needs the data that the recipes of these names tell of
 # make docs           write the generated parts of README and docs
 # make site           build the documentation site in build/site
 # make lowest         run tests on the lowest declared versions of Python, torch and transformers
@@ -16,8 +16,9 @@ TORCH ?= 2.13.0
 TESTS ?= tests
 DEMO ?=
 CHAOS ?=
+ADAPTERS ?= flan-t5-small-answers qwen2.5-coder-0.5b-answers
 
-.PHONY: setup test test-processors lint demo bench chaos default-model docs site lowest clean
+.PHONY: setup test test-processors lint demo bench chaos adapters docs site lowest clean
 
 setup: $(VENV)/.ready
 
@@ -92,10 +93,10 @@ site: setup
 lowest: setup
 	$(BIN)/python bench/lowest_versions.py
 
-default-model: setup
-	$(BIN)/unlimiformer models get flan-t5-small
-	$(BIN)/unlimiformer train --recipe default-model -o build/default-model
-	$(BIN)/python bench/pack_default_model.py build/default-model
+adapters: setup
+	for name in $(ADAPTERS); do \
+	  $(BIN)/unlimiformer train --recipe $$name -o build/$$name && $(BIN)/python bench/pack_adapter.py build/$$name || exit 1; \
+	done
 
 clean:
 	rm -rf $(VENV) build src/*.egg-info

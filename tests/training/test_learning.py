@@ -49,7 +49,8 @@ def test_retrieval_learns_what_is_beyond_the_window(
     assert ratios["retrieval"] < 0.25
 
 
-def test_causal_model_learns_with_lora(tmp_path, tokenizer, seed, record_property):
+@pytest.mark.parametrize("method", ["retrieval", "standard"])
+def test_causal_model_learns_with_lora(method, tmp_path, tokenizer, seed, record_property):
     """Every document has the same answer: an adapter learns it in a few steps, from above the loss of guessing."""
     folder = save(tmp_path / "llama", _randomize(tiny_decoder("llama"), seed), tokenizer)
     words = make_book(960).split()
@@ -60,7 +61,7 @@ def test_causal_model_learns_with_lora(tmp_path, tokenizer, seed, record_propert
         model=folder,
         data=path,
         validation=path,
-        method="retrieval",
+        method=method,
         lora=2,
         steps=12,
         batch_size=4,

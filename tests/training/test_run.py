@@ -9,6 +9,7 @@ import pytest
 import torch
 from conftest import make_book, save
 from safetensors.torch import load_file
+from tiny_causal_models import tiny_decoder
 from tiny_models import WINDOW, make
 from training_helpers import load_weights, read_metrics, write_jsonl
 from transformers import Seq2SeqTrainingArguments, T5ForConditionalGeneration
@@ -156,6 +157,48 @@ def test_long_documents_are_truncated_and_counted(make_settings, tmp_path):
     messages = []
     train(make_settings(method="retrieval", source_limit=50, steps=1), tmp_path / "out", log=messages.append)
     assert "8 documents are longer than 50 tokens and were cut to that length" in messages
+
+
+@pytest.fixture
+def causal_settings(make_settings, tmp_path, tokenizer):
+    """Settings of training an adapter of a tiny decoder-only model on two questions about each short document."""
+    words = make_book(240).split()
+    rows = [
+        {"document": " ".join(words[i : i + 30]), "question": words[i + j], "answer": "w7"}
+        for i in range(0, 240, 30)
+        for j in (3, 9)
+    ]
+    folder, data = save(tmp_path / "llama", tiny_decoder("llama"), tokenizer), write_jsonl(tmp_path / "d.jsonl", rows)
+    defaults = {"model": folder, "data": data, "window": None, "top_k": None, "new_tokens": None, "lora": 2}
+    return lambda **changes: make_settings(**{**defaults, **changes})
+
+
+def test_lora_of_some_layers(causal_settings, tmp_path):
+    train(causal_settings(method="standard", lora_layers=(0, 2)), tmp_path / "out")
+    names = load_file(tmp_path / "out" / "adapter_model.safetensors")
+    assert {name.partition("layers.")[2][0] for name in names} == {"0", "2"}
+    settings = json.loads((tmp_path / "out" / "unlimiformer.json").read_text())["settings"]
+    assert settings["examples"] is False, "the model learned without examples in the prompt"
+
+
+def test_bfloat16_keeps_small_updates_of_an_adapter(causal_settings, tmp_path):
+    """The frozen weights are rounded, the adapter is not: in bfloat16 updates of 1e-6 would be lost."""
+    for name, rate in (("before", 1e-15), ("after", 1e-6)):
+        train(causal_settings(method="standard", bfloat16=True, steps=2, learning_rate=rate), tmp_path / name)
+    before, after = (load_file(tmp_path / name / "adapter_model.safetensors") for name in ("before", "after"))
+    changed = [name for name in before if not torch.equal(before[name], after[name])]
+    assert {after[name].dtype for name in after} == {torch.float32}
+    assert any("lora_A" in name for name in changed)
+
+
+def test_questions_about_one_document_are_one_row(causal_settings, tmp_path):
+    train(causal_settings(method="standard", steps=None, epochs=1, validate_every=None), tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "result.json").read_text())["steps"] == 8
+
+
+def test_other_methods_are_refused_for_decoder_only_models(causal_settings, tmp_path):
+    with pytest.raises(InputError, match="expected retrieval or standard"):
+        train(causal_settings(method="alternating"), tmp_path / "out")
 
 
 def test_lora_trains_only_an_adapter(model_folder, make_settings, tmp_path):

@@ -22,6 +22,7 @@ from unlimiformer.training.strategies import STRATEGIES
         ({"steps": "many"}, "steps is 'many'; expected a whole number"),
         ({"form": "Q: {q}"}, "the form of questions is 'Q: {q}'"),
         ({"method": "memorizing", "gated": True, "lora": 4}, "does not keep the gate"),
+        ({"lora_layers": (1,)}, "lora_layers was given without lora"),
         ({"question": "behind"}, "question is 'behind'; expected one of: window, first, decoder"),
         ({"distractors": 5, "method": "random"}, "randomly drawn tokens would be distractors"),
         ({"dropout": 1.5}, r"dropout is 1.5; expected 0 or more"),

@@ -24,17 +24,17 @@ SETTINGS = {"window": 64, "top_k": 48, "examples": False}
 def folders(tmp_path_factory, tokenizer):
     """A plain model, the same with an adapter for short answers beside it, and with that adapter merged by peft."""
     folder = tmp_path_factory.mktemp("models")
-    save(folder / "plain", tiny_decoder("qwen2"), tokenizer)
+    save(folder / "plain", tiny_decoder("llama"), tokenizer)
     torch.manual_seed(1)
     targets = ["q_proj", "v_proj", "down_proj"]
     config = LoraConfig("CAUSAL_LM", r=3, lora_alpha=6, target_modules=targets, layers_to_transform=[1, 2])
-    adapted = get_peft_model(tiny_decoder("qwen2"), config)
+    adapted = get_peft_model(tiny_decoder("llama"), config)
     for name, parameter in adapted.named_parameters():
         if "lora_" in name:
             torch.nn.init.normal_(parameter, std=0.3)
     shutil.copytree(folder / "plain", folder / "adapted")
     adapted.save_pretrained(folder / "adapted" / SHORT_ANSWERS)
-    merged = PeftModel.from_pretrained(tiny_decoder("qwen2"), folder / "adapted" / SHORT_ANSWERS).merge_and_unload()
+    merged = PeftModel.from_pretrained(tiny_decoder("llama"), folder / "adapted" / SHORT_ANSWERS).merge_and_unload()
     save(folder / "merged", merged, tokenizer)
     return folder
 

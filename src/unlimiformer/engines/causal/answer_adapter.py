@@ -28,7 +28,7 @@ class AnswerAdapter:
     """
 
     def __init__(self, model: nn.Module, changes: Sequence[LowRankChange] = ()) -> None:
-        self._layers = [(_find_layer(model, change), change) for change in changes]
+        self._layers = [(_find_layer(model, change), _adding(change)) for change in changes]
         self.is_active = False
         """Whether the changes are in effect."""
 
@@ -47,8 +47,8 @@ class AnswerAdapter:
     def active(self) -> Iterator[None]:
         """Add the changes to the outputs of their layers."""
         with ExitStack() as stack:
-            for layer, change in self._layers:
-                stack.callback(replace_method(layer, "forward", _adding(change)))
+            for layer, add in self._layers:
+                stack.callback(replace_method(layer, "forward", add))
             self.is_active = self.exists
             stack.callback(setattr, self, "is_active", False)
             yield
@@ -56,12 +56,14 @@ class AnswerAdapter:
 
 def _adding(change: LowRankChange) -> Callable[[Callable], Callable]:
     """A wrapper of a layer's `forward` that adds the change to its output."""
+    down, up = change.down.T, change.scale * change.up.T
 
     def wrap(forward: Callable) -> Callable:
         @wraps(forward)
         def changed(states: Tensor) -> Tensor:
-            down, up = (matrix.to(states.device, states.dtype) for matrix in (change.down, change.up))
-            return forward(states) + change.scale * (states @ down.T @ up.T)
+            nonlocal down, up  # moved once, not for every token
+            down, up = (matrix.to(states.device, states.dtype) for matrix in (down, up))
+            return forward(states) + states @ down @ up
 
         return changed
 
