@@ -33,6 +33,13 @@ BROAD = (
     "What is the relationship between the two brothers?",
     "Who is Retief and what happens to him?",
     "Who are the Qornt and how do they relate to the others?",
+    "What was said about the buttons of the remote control?",
+    "Why did Marketing disagree with the price?",
+    "What did the group talk about when they chose the colours?",
+    "What was the debate over long-term care?",
+    "What is the boy's role in the story?",
+    "How do the two planets differ?",
+    "What are the features of the killer robots?",
 )
 
 

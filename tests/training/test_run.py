@@ -106,6 +106,11 @@ def test_validation_leaves_decoding_to_the_model(make_settings, model_folder, da
     assert calls[-1]["num_beams"] == 3
 
 
+def test_values_that_the_trainer_does_not_take_are_one_error(make_settings, tmp_path):
+    with pytest.raises(InputError, match="'eval_strategy': 'sometimes'.* transformers does not take it"):
+        train(make_settings(trainer={"eval_strategy": "sometimes"}), tmp_path / "out")
+
+
 def test_fields_of_the_trainer_are_passed_through(make_settings, tmp_path):
     settings = make_settings(warmup=0.1, trainer={"adam_beta2": 0.98, "label_smoothing_factor": 0.1})
     arguments = _build_arguments(settings, tmp_path)

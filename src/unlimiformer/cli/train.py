@@ -153,12 +153,14 @@ def _parse_fields(fields: list[str]) -> dict[str, Any]:
         name, equals, value = field.partition("=")
         if not name or not equals:
             raise InputError(f"--trainer is {field!r}; expected KEY=VALUE, such as label_smoothing_factor=0.1")
-        parsed[name] = _parse_number(yaml.safe_load(value))
+        parsed[name] = _parse_scalar(value, yaml.safe_load(value))
     return parsed
 
 
-def _parse_number(value: Any) -> Any:
-    """YAML reads 1e-6 as a text."""
+def _parse_scalar(text: str, value: Any) -> Any:
+    """What YAML read from a text, but for `no` and `on`, which are names here, and 1e-6, which is a number."""
+    if isinstance(value, bool) and text.strip().lower() not in ("true", "false"):
+        return text.strip()
     try:
         return float(value) if isinstance(value, str) else value
     except ValueError:

@@ -10,9 +10,10 @@ _DESCRIPTION = re.compile(
     r"|the plot(?! of land)"
     r"|themes?|main (points?|ideas?)|relationship|significan\w+|importance|what happens|throughout the \w+"
     r"|setting of the (?!sun)|traits|characteristics|opinions?|views? (on|of)|comments? on|th(ink|ought) (of|about)"
-    r"|sa(y|id) on (?!his|her|their|the|a)"
+    r"|sa(y|id) on (?!his|her|their|the|a)|said about|talk(s|ed|ing)? about|debate[ds]?|disagree\w*|attitudes?"
+    r"|how (does|do|did)\b.*\bdiffer"
     r"|how (does|do|did|has|have|is|are|was|were)\b.*\b(change|changed|develop|developed|evolve|evolved)"
-    r"|what role|who (is|are|was|were)\b.*\b(and (what|how|why)))\b",
+    r"|what role|role in (the|this)|features of|interact\w*|who (is|are|was|were)\b.*\b(and (what|how|why)))\b",
     re.IGNORECASE | re.DOTALL,
 )
 _QUESTION = re.compile(r"\?|^\W*(who|whom|whose|what|which|when|where|why|how|is|are|was|were|do|does|did)\b", re.I)

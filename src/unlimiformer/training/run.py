@@ -340,4 +340,12 @@ def _build_arguments(settings: TrainingSettings, output: Path) -> Seq2SeqTrainin
     }
     if settings.gradient_checkpointing:
         arguments |= {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}}
-    return Seq2SeqTrainingArguments(output_dir=str(output), **(arguments | settings.trainer))
+    try:
+        return Seq2SeqTrainingArguments(output_dir=str(output), **(arguments | settings.trainer))
+    except (TypeError, ValueError) as error:
+        if not settings.trainer:
+            raise
+        raise InputError(
+            f"trainer is {settings.trainer}, and transformers does not take it: {error}; expected values of "
+            "Seq2SeqTrainingArguments"
+        ) from None
