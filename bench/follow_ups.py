@@ -16,7 +16,7 @@ from unlimiformer.evaluation.metrics import F1
 from unlimiformer.hub import get_model
 from unlimiformer.qa import Conversation, DocumentQA, QuestionFormat
 
-MODEL = "qwen2.5-coder-0.5b-instruct"
+MODEL = "qwen2.5-coder-0.5b-answers"
 PAIRS = Path(__file__).with_name("follow_ups.jsonl")
 
 

@@ -13,7 +13,7 @@ import typer
 
 from ..errors import InputError
 
-DEFAULT_MODEL = "qwen2.5-coder-0.5b-instruct"
+DEFAULT_MODEL = "qwen2.5-coder-0.5b-answers"
 """The model of every command that answers or writes."""
 SMALL_MODEL = "flan-t5-small-answers"
 """The encoder–decoder of commands that train or draw figures."""
