@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 
@@ -107,6 +109,22 @@ def test_sampler_packs_groups_of_different_sizes(tokenizer):
     assert sorted(order) == list(range(24))
     batches = [{examples[index].document for index in order[i : i + 4]} for i in range(0, 24, 4)]
     assert sum(len(documents) for documents in batches) <= 11, "a random order has about 20"
+
+
+def test_sampler_puts_inputs_of_similar_length_together(tokenizer):
+    """Batches, but for some at the borders of what is sorted, hold inputs of nearly the same length."""
+    generator = random.Random(0)
+    lengths = [generator.randint(1, 10) for _ in range(400)]
+    examples = [Example(" ".join(["w1"] * length), "w4", f"w{n % 9}") for n, length in enumerate(lengths)]
+    dataset = _dataset(tokenizer, examples, "window")
+    order = list(GroupedSampler(dataset, 4, seed=0))
+    assert sorted(order) == list(range(400))
+    spreads = [
+        max(lengths[i] for i in order[b : b + 4]) - min(lengths[i] for i in order[b : b + 4]) for b in range(0, 400, 4)
+    ]
+    assert sum(spreads) < 100, "random batches have about 600"
+    batches = [lengths[order[b]] for b in range(0, 400, 4)]
+    assert batches != sorted(batches), "long and short batches come in a random order"
 
 
 def test_equal_inputs_stay_separate_from_their_prefixes(tokenizer):

@@ -22,6 +22,7 @@ SplitDocument = Callable[[Tensor, int], list[Tensor]]
 """Splits a document's token ids into the inputs of one or more examples; see `Strategy.inputs`."""
 
 
+_SORTED_BATCHES = 32  # so many are sorted by length at a time
 _OPEN_BATCHES = 64  # the newest batches that a group may still be added to; bounds the search in large datasets
 
 
@@ -135,7 +136,8 @@ class Seq2SeqDataset(Dataset):
 class GroupedSampler(Sampler[int]):
     """A random order, different in every epoch, in which items with the same encoder input share a batch.
 
-    Such a batch encodes that input once. A group larger than a batch is split; incomplete batches come last.
+    Such a batch encodes that input once. A group larger than a batch is split; incomplete batches come last. Inputs of
+    a batch have similar lengths, so that little padding is computed.
     """
 
     def __init__(self, dataset: Seq2SeqDataset, batch_size: int, seed: int) -> None:
@@ -151,7 +153,7 @@ class GroupedSampler(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         generator = torch.Generator().manual_seed(self._seed + self._epoch)
         batches: list[list[int]] = []
-        for group in _shuffle(self._dataset.input_groups, generator):
+        for group in self._sort_nearby(_shuffle(self._dataset.input_groups, generator)):
             members = _shuffle(group, generator)
             for start in range(0, len(members), self._batch_size):
                 part = members[start : start + self._batch_size]
@@ -165,6 +167,15 @@ class GroupedSampler(Sampler[int]):
         incomplete = [batch for batch in batches if len(batch) < self._batch_size]
         for batch in (*_shuffle(full, generator), *incomplete):
             yield from batch
+
+    def _sort_nearby(self, groups: list[list[int]]) -> list[list[int]]:
+        """The groups, those of some batches at a time sorted by the lengths of their inputs."""
+        count = _SORTED_BATCHES * self._batch_size
+        parts = [groups[start : start + count] for start in range(0, len(groups), count)]
+        return [group for part in parts for group in sorted(part, key=self._input_length)]
+
+    def _input_length(self, group: list[int]) -> int:
+        return self._dataset[group[0]]["input_ids"].shape[0]
 
 
 def _shuffle(items: Sequence[Any], generator: torch.Generator) -> list[Any]:

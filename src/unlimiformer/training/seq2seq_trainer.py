@@ -108,7 +108,7 @@ class UnlimiformerTrainer(AverageTrainLossMixin, Seq2SeqTrainer):
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         dataset = train_dataset if train_dataset is not None else self.train_dataset
         size = self._train_batch_size
-        if size == 1 or not isinstance(dataset, Seq2SeqDataset) or len(dataset.input_groups) == len(dataset):
+        if size == 1 or not isinstance(dataset, Seq2SeqDataset):
             return super()._get_train_sampler(train_dataset)
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
         sampler = GroupedSampler(dataset, size, seed)
