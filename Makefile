@@ -5,7 +5,7 @@
 # make demo           ask a real model questions about a whole novel; needs nothing but the package index
 # make bench          run the benchmarks, write bench/results and the tables of README and docs
 # make chaos          kill commands, fill disks and flip bits for an hour, write bench/results/chaos.json (CHAOS="--minutes 5")
-# make adapters       train our adapters again (an hour each); needs the data that the recipes of these names tell of
+# make adapters       train our two adapters again (about an hour each); needs the data files that their recipes name
 # make docs           write the generated parts of README and docs
 # make site           build the documentation site in build/site
 # make lowest         run tests on the lowest declared versions of Python, torch and transformers

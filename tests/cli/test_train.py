@@ -10,7 +10,15 @@ from unlimiformer.errors import InputError
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("no", "no"), ("on", "on"), ("true", True), ("1e-6", 1e-6), ("3", 3), ("[a, b]", ["a", "b"]), ("cosine", "cosine")],
+    [
+        ("no", "no"),
+        ("on", "on"),
+        ("true", True),
+        ("1e-6", 1e-6),
+        ("3", 3),
+        ("[a, b]", ["a", "b"]),
+        ("cosine", "cosine"),
+    ],
 )
 def test_fields_of_the_trainer_are_read_as_they_are_written(text, value):
     assert _parse_fields([f"key={text}"]) == {"key": value}

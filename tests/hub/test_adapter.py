@@ -45,6 +45,4 @@ def test_adapters_are_small_and_complete(name):
 
 
 def test_every_adapter_belongs_to_a_model():
-    assert {folder.name for folder in ADAPTERS.iterdir()} == {
-        name for name, entry in MODELS.items() if entry.adapter
-    }
+    assert {folder.name for folder in ADAPTERS.iterdir()} == {name for name, entry in MODELS.items() if entry.adapter}

@@ -186,5 +186,13 @@ def test_the_lock_is_released_when_closing_the_files_fails(wrapped, book, unfini
     assert contents(folder) == whole
 
 
+def test_without_hard_links_copies_are_on_disk_before_they_are_described(wrapped, book, tmp_path, synced, monkeypatch):
+    """After a power cut a description must not name a file whose content was never written."""
+    monkeypatch.setattr(os, "link", lambda *_: synced.append("copy") or _raise(OSError(95, "Operation not supported")))
+    wrapped.index(book, folder=tmp_path / "memory")
+    copies = [number for number, step in enumerate(synced) if step == "copy"]
+    assert len(copies) > 1 and all(synced[number + 1] == "file" for number in copies)
+
+
 def _raise(error: Exception) -> None:
     raise error

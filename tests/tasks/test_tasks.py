@@ -46,7 +46,8 @@ def test_malformed_line_is_named_by_its_number(tmp_path, line, message):
 
 def test_unknown_source_and_empty_file(tmp_path):
     with pytest.raises(
-        InputError, match="expected a JSONL file, TASK:FILE, condensed:FILE, passages:FILE, shared-passages:FILE, or one"
+        InputError,
+        match="expected a JSONL file, TASK:FILE, condensed:FILE, passages:FILE, shared-passages:FILE, or one",
     ):
         examples("nowhere.jsonl")
     (tmp_path / "empty.jsonl").write_text("\n")

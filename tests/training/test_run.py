@@ -106,8 +106,20 @@ def test_validation_leaves_decoding_to_the_model(make_settings, model_folder, da
     assert calls[-1]["num_beams"] == 3
 
 
+@pytest.mark.parametrize("content", ["", "[1]", "[" * 100_000, "\xff"])
+def test_damaged_metrics_of_a_finished_training_are_one_error(make_settings, tmp_path, content):
+    settings = make_settings(steps=1)
+    metrics = train(settings, tmp_path / "out")
+    assert train(settings, tmp_path / "out") == metrics
+    (tmp_path / "out" / "result.json").write_bytes(content.encode("latin-1"))
+    with pytest.raises(InputError, match=r"result.json is damaged .* remove it"):
+        train(settings, tmp_path / "out")
+    (tmp_path / "out" / "result.json").unlink()
+    assert train(settings, tmp_path / "out") == metrics
+
+
 def test_values_that_the_trainer_does_not_take_are_one_error(make_settings, tmp_path):
-    with pytest.raises(InputError, match="'eval_strategy': 'sometimes'.* transformers does not take it"):
+    with pytest.raises(InputError, match=r"'eval_strategy': 'sometimes'.* transformers does not take it"):
         train(make_settings(trainer={"eval_strategy": "sometimes"}), tmp_path / "out")
 
 

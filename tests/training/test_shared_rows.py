@@ -60,5 +60,5 @@ def test_a_question_does_not_see_the_others(parts):
 
 def test_rows_longer_than_a_sliding_window_are_refused(parts):
     document, questions, answers = parts
-    with pytest.raises(InputError, match="has 37 tokens, .* the last 24;"):
+    with pytest.raises(InputError, match=r"has 37 tokens, .* the last 24;"):
         SharedRow.build(document.repeat(2), questions, answers).loss(tiny_decoder("mistral, sliding"))

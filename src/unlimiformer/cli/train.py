@@ -129,7 +129,7 @@ def command(
 
 
 def recipes(as_json: AsJson = False) -> None:
-    """List the recipes of `train` and `evaluate`: the rows of the paper's tables, and the package's own model."""
+    """List the recipes of `train` and `evaluate`: the rows of the paper's tables, and the package's own adapters."""
     from rich.table import Table
 
     from ..training.recipe import recipes as all_recipes

@@ -64,7 +64,7 @@ class ModelEntry:
     hub_file : where a model hub has the joined file; it is tried first, and must have the same hash.
     megabytes : approximate size of the converted model.
     converter : module of `hub.converters` that turns the extracted files into a model folder.
-    adapter : what is done with the adapter of this name in `hub/lora`, see `hub/lora_adapter.py`; None if there is none.
+    adapter : what is done with the adapter of this name in `hub/lora` (`hub/lora_adapter.py`); None if there is none.
     needs : modules that the conversion imports, from the extra `models`.
     question : format of questions that the model was trained with.
     summary_prompt : what the model is asked for a summary; None for nothing.
@@ -199,9 +199,7 @@ def _opus_mt(source: str, target: str, about: str, parts: tuple[int, ...], sha25
     )
 
 
-def _qwen_05b(
-    purpose: str, about: str, *, author: str, adapter: Literal["short answers"] | None = None
-) -> ModelEntry:
+def _qwen_05b(purpose: str, about: str, *, author: str, adapter: Literal["short answers"] | None = None) -> ModelEntry:
     """The model as its authors trained it, or with an adapter of ours."""
     return ModelEntry(
         name=f"qwen2.5-coder-0.5b-{purpose}",

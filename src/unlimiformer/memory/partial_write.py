@@ -19,7 +19,7 @@ from typing import Any
 from torch import Tensor
 
 from ..errors import InputError, StorageError
-from ..utils.files import atomic_write, friendly_os_errors, sha256
+from ..utils.files import atomic_write, copy_to_disk, friendly_os_errors, sha256
 from .array_file import ArrayFile
 from .checkpoints import Checkpoint, CheckpointFile
 from .description import DESCRIPTION, FORMAT_VERSION, array_file_name, is_memory, sign
@@ -201,7 +201,7 @@ class PartialWrite:
 
 def _truncate(path: Path, size: int) -> None:
     if path.stat().st_nlink > 1:  # a run that stopped while publishing has linked it into the folder already
-        shutil.copyfile(path, path.with_suffix(".own"))
+        copy_to_disk(path, path.with_suffix(".own"))
         os.replace(path.with_suffix(".own"), path)
     os.truncate(path, size)
 
@@ -213,7 +213,7 @@ def _link(path: Path, target: Path) -> None:
     try:
         os.link(path, part)
     except OSError:
-        shutil.copyfile(path, part)
+        copy_to_disk(path, part)
     os.replace(part, target)
 
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from ..text.passages import text_passages
 from ..text.word_search import WordSearch
-from .example import Example
+from .example import Example, merge_answers
 
-_FEWEST_WORDS, _MOST_WORDS = 100, 330  # of all passages together; a window of 512 tokens holds them and a question
+_FEWEST_WORDS, _MOST_WORDS = 100, 300  # of all passages together; a window of 512 tokens holds them and a question
 
 _Span = tuple[int, int]
 
@@ -20,16 +20,16 @@ _Span = tuple[int, int]
 def shorten_to_passages(examples: Sequence[Example]) -> list[Example]:
     """Return every example with a document of its own: some passages, in their order, on lines of their own.
 
-    How many words a document has is drawn at random, always the same way. Without known evidence the passages that
-    share most words with the answer are taken for it.
+    How many words a document has is drawn at random, always the same way. Of several right answers the shortest is
+    learned. Without known evidence the passages that share most words with the answer are taken for it.
     """
     rng = random.Random(0)
     documents: dict[str, _Passages] = {}
     shortened = []
-    for example in examples:
+    for example, answers in merge_answers(examples):
         passages = documents.setdefault(example.document, _Passages(example.document))
         text = passages.select(example, rng.randint(_FEWEST_WORDS, _MOST_WORDS))
-        shortened.append(Example(text, example.answer, example.question, example.id))
+        shortened.append(Example(text, min(answers, key=len, default=None), example.question, example.id))
     return shortened
 
 

@@ -1,4 +1,4 @@
-"""Training of decoder-only models: answers are learned after what the model selects of a document, or after all of it."""
+"""Training of decoder-only models: they learn answers after what they select of a document, or after all of it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from transformers import Trainer
 
+from ..engines.causal.engine import CausalEngine
 from ..errors import InputError
 from ..model import Unlimiformer
 from ..qa import SUMMARY_PROMPT
@@ -40,13 +41,14 @@ class CausalTrainer(AverageTrainLossMixin, Trainer):
         eval_examples: Sequence[Example] | None = None,
         callbacks: Any = None,
     ) -> None:
-        if wrapped.engine.kind != "decoder-only" or wrapped.engine.selection != "reread":
+        engine = wrapped.engine
+        if not isinstance(engine, CausalEngine) or engine.selection != "reread":
             raise InputError("expected a decoder-only model with selection 'reread' for this trainer")
         if wrapped.tokenizer.eos_token_id is None:
             raise InputError("the tokenizer has no eos_token; expected one, so that answers have an end: set it")
-        self.wrapped, self._engine, self._limits = wrapped, wrapped.engine, limits
+        self.wrapped, self._engine, self._limits = wrapped, engine, limits
         wrapped.model.eval()
-        wrapped.engine.rank_heads()  # selected before the first step, so that a resumed run selects the same ones
+        engine.rank_heads()  # selected before the first step, so that a resumed run selects the same ones
         args.remove_unused_columns = False
         args._n_gpu = 1
         args.metric_for_best_model, args.greater_is_better = "loss", False

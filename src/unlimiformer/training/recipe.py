@@ -1,6 +1,6 @@
 """Recipes: named settings of a training run and of the evaluation that follows it.
 
-The package has the rows of the paper's tables (`recipes/paper.yaml`) and the recipe of its own small model. A user's
+The package has the rows of the paper's tables (`recipes/paper.yaml`) and the recipes of its own adapters. A user's
 file has the settings of one training, and optionally `rows` that change some of them and `test`.
 """
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import EarlyStoppingCallback, PrinterCallback, Seq2SeqTrainingArguments
+from transformers import EarlyStoppingCallback, PrinterCallback, Seq2SeqTrainingArguments, TrainerState
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import set_seed
 
 from ..config import UnlimiformerConfig
@@ -24,6 +25,7 @@ from ..model import Unlimiformer
 from ..qa import QuestionFormat
 from ..tasks import Example, examples
 from ..utils.files import atomic_write
+from ..utils.jsonl import JSON_ERRORS
 from ..utils.optional import require
 from .callbacks import MetricsLog, RngSnapshot
 from .causal_trainer import CausalTrainer, SharedDocumentTrainer
@@ -77,7 +79,7 @@ def train(
     args.distributed_state.wait_for_everyone()  # the folder may change only after all processes have checked it
     if (output / _RESULT_FILE).is_file():
         log(f"{output} is finished")
-        return json.loads((output / _RESULT_FILE).read_text())
+        return _read_metrics(output / _RESULT_FILE)
     set_seed(settings.seed)
     wrapped = load_model(settings)
     try:
@@ -104,19 +106,32 @@ def train(
         wrapped.remove()
 
 
+def _read_metrics(file: Path) -> dict[str, Any]:
+    try:
+        metrics = json.loads(file.read_bytes())
+    except JSON_ERRORS as error:
+        metrics = error
+    if not isinstance(metrics, dict):
+        raise InputError(
+            f"{file} is damaged ({metrics!r}); expected the metrics of a finished training: remove it, and the same "
+            "command ends the training again"
+        )
+    return metrics
+
+
 def load_model(settings: TrainingSettings) -> Unlimiformer:
     """Load and wrap the model that the settings name, with an adapter to train if they ask for LoRA."""
     frozen = settings.lora is not None  # weights that are updated would lose small updates in half precision
     dtype = torch.bfloat16 if settings.bfloat16 and frozen else torch.float32
     model, tokenizer = load(settings.model, dtype, dropout=settings.dropout)
     if settings.lora is not None:
-        model = _add_lora(model, settings)
+        model = _add_lora(model, settings.lora, settings)
     names = ("top_k", "window", "overlap", "layers", "heads")
     config = UnlimiformerConfig(**{name: getattr(settings, name) for name in names})
     return Unlimiformer(model, tokenizer, config)
 
 
-def _add_lora(model: Any, settings: TrainingSettings) -> Any:
+def _add_lora(model: Any, rank: int, settings: TrainingSettings) -> Any:
     peft = require("peft", "lora", "LoRA")
     present = {name.rsplit(".", 1)[-1] for name, _ in model.named_modules()}
     targets = [name for name in _LORA_TARGETS if name in present]
@@ -127,7 +142,7 @@ def _add_lora(model: Any, settings: TrainingSettings) -> Any:
         )
     task = "SEQ_2_SEQ_LM" if model.config.is_encoder_decoder else "CAUSAL_LM"
     model.name_or_path = settings.model  # the adapter stores the name that was given, not the folder of a local cache
-    rank, layers = settings.lora, settings.lora_layers
+    layers = settings.lora_layers
     config = peft.LoraConfig(
         task,
         r=rank,
@@ -289,7 +304,19 @@ def _log_sizes(dataset: Seq2SeqDataset, settings: TrainingSettings, log: Log) ->
 
 
 def _fit(trainer: Any, checkpoint: Path | None, snapshot: RngSnapshot) -> None:
-    """Train to the end; when interrupted by Ctrl-C, save the last complete step first."""
+    """Train to the end; when interrupted by Ctrl-C, save the last complete step first.
+
+    If the checkpoint is of the last step, its model is loaded, or the best one.
+    """
+    if checkpoint is not None:
+        state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
+        if state.stateful_callbacks["TrainerControl"]["args"]["should_training_stop"]:
+            trainer.state = state
+            if state.best_model_checkpoint is not None:
+                trainer._load_best_model()
+            else:
+                trainer._load_from_checkpoint(str(checkpoint))
+            return
     try:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     except KeyboardInterrupt:

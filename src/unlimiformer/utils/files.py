@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -55,6 +56,14 @@ def atomic_write(path: Path, text: str) -> None:
             part.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def copy_to_disk(source: Path, target: Path) -> None:
+    """Copy the content of a file, so that it is not lost in a power cut."""
+    with source.open("rb") as old, target.open("wb") as new:
+        shutil.copyfileobj(old, new)
+        new.flush()
+        os.fsync(new.fileno())
 
 
 def sync_folder(folder: Path) -> None:
