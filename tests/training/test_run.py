@@ -195,7 +195,7 @@ def test_lora_of_some_layers(causal_settings, tmp_path):
     names = load_file(tmp_path / "out" / "adapter_model.safetensors")
     assert {name.partition("layers.")[2][0] for name in names} == {"0", "2"}
     settings = json.loads((tmp_path / "out" / "unlimiformer.json").read_text())["settings"]
-    assert settings["examples"] is False, "the model learned without examples in the prompt"
+    assert settings["prompt_examples"] is False, "the model learned without examples in the prompt"
 
 
 def test_bfloat16_keeps_small_updates_of_an_adapter(causal_settings, tmp_path):
@@ -211,6 +211,31 @@ def test_bfloat16_keeps_small_updates_of_an_adapter(causal_settings, tmp_path):
 def test_questions_about_one_document_are_one_row(causal_settings, tmp_path):
     train(causal_settings(method="standard", steps=None, epochs=1, validate_every=None), tmp_path / "out")
     assert json.loads((tmp_path / "out" / "result.json").read_text())["steps"] == 8
+
+
+@pytest.mark.parametrize("layers", [(7,), (0, 99), ()])
+def test_layers_that_the_model_does_not_have_get_no_adapter(causal_settings, tmp_path, layers):
+    with pytest.raises(InputError, match=r"lora_layers is .*; expected some of the model's \d layers"):
+        train(causal_settings(method="standard", lora_layers=layers), tmp_path / "out")
+
+
+def test_documents_that_exceed_the_context_are_refused_in_whole_rows(causal_settings, tmp_path):
+    data = write_jsonl(tmp_path / "long.jsonl", [{"document": "w5 w6 w7 " * 400, "question": "w3", "answer": "w4"}])
+    with pytest.raises(InputError, match=r"and the model reads at most .* give a smaller source_limit"):
+        train(causal_settings(method="standard", data=data, source_limit=1200), tmp_path / "out")
+
+
+def test_an_unfinished_run_of_an_earlier_version_continues(make_settings, tmp_path):
+    """Its settings file lacks what later versions added."""
+    settings = make_settings(steps=2)
+    train(settings, tmp_path / "out")
+    stored = json.loads((tmp_path / "out" / "training.json").read_text())
+    assert settings.lora_layers is None and stored.pop("lora_layers") is None
+    (tmp_path / "out" / "training.json").write_text(json.dumps(stored))
+    (tmp_path / "out" / "result.json").unlink()
+    assert train(settings, tmp_path / "out")["steps"] == 2
+    with pytest.raises(InputError, match="has another training"):
+        train(make_settings(steps=3), tmp_path / "out")
 
 
 def test_other_methods_are_refused_for_decoder_only_models(causal_settings, tmp_path):

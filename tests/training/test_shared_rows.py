@@ -34,7 +34,7 @@ def test_loss_and_gradients_are_those_of_separate_rows(family, parts):
     separate.backward()
     expected = {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
     model.zero_grad()
-    shared = SharedRow.build(document, questions, answers).loss(model)
+    shared = SharedRow.build(document, questions, answers).loss(model, model)
     shared.backward()
     torch.testing.assert_close(shared, separate, atol=1e-4, rtol=1e-5)
     assert expected
@@ -60,5 +60,12 @@ def test_a_question_does_not_see_the_others(parts):
 
 def test_rows_longer_than_a_sliding_window_are_refused(parts):
     document, questions, answers = parts
+    model = tiny_decoder("mistral, sliding")
     with pytest.raises(InputError, match=r"has 37 tokens, .* the last 24;"):
-        SharedRow.build(document.repeat(2), questions, answers).loss(tiny_decoder("mistral, sliding"))
+        SharedRow.build(document.repeat(2), questions, answers).loss(model, model)
+
+
+def test_the_model_may_be_wrapped_for_several_processes(parts):
+    """`DistributedDataParallel` has neither the config nor the dtype of the model inside."""
+    model, row = tiny_decoder("qwen2").eval(), SharedRow.build(*parts)
+    torch.testing.assert_close(row.loss(lambda **arguments: model(**arguments), model), row.loss(model, model))

@@ -16,11 +16,11 @@ import torch
 
 from ..config import UnlimiformerConfig
 from ..engines.answer_end import answer_tokens
+from ..engines.causal.answer_adapter import answers_digest
 from ..errors import InputError, UnlimiformerError
 from ..hub import MODELS, get_model
 from ..hub.loading import load_on
 from ..memory import remote
-from ..memory.fingerprint import model_digest
 from ..memory.memory import Memory
 from ..model import Unlimiformer
 from ..qa import Answer, QuestionFormat, answer_batch
@@ -50,7 +50,7 @@ class Worker:
             self._config.setdefault("dtype", "int8")
         self._wrapped_config: dict[str, Any] | None = self._config
         self._wrapped = Unlimiformer(self._model, self._tokenizer, UnlimiformerConfig(**self._config))
-        self.info = {"model_digest": model_digest(self._model.config, self._model), "device": str(self._model.device)}
+        self.info = {"model_digest": answers_digest(self._model), "device": str(self._model.device)}
 
     def process(self, documents: Sequence[Document]) -> list[ResultRow]:
         """Return one row per document, in order. A document that fails gets a failure row and does not affect others.

@@ -248,8 +248,8 @@ def read_documents(source: Path, other_field: str = "questions") -> list[dict[st
     """The objects of a JSONL file, each with a document, and with questions about it or with another field."""
     rows = []
     try:
-        lines = source.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        lines = source.read_bytes().split(b"\n")
+    except OSError as error:
         raise InputError(f"cannot read {source} ({error}); expected a JSONL file") from None
     for number, line in enumerate(lines, 1):
         try:

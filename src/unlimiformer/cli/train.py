@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -153,20 +155,22 @@ def _parse_fields(fields: list[str]) -> dict[str, Any]:
         name, equals, value = field.partition("=")
         if not name or not equals:
             raise InputError(f"--trainer is {field!r}; expected KEY=VALUE, such as label_smoothing_factor=0.1")
-        parsed[name] = _parse_scalar(value, yaml.safe_load(value))
+        try:
+            parsed[name] = _parse_scalar(value, yaml.safe_load(value))
+        except yaml.YAMLError:
+            raise InputError(f"--trainer is {field!r}; its value cannot be read: put it in quotation marks") from None
     return parsed
 
 
 def _parse_scalar(text: str, value: Any) -> Any:
-    """What YAML read from a text, but for `no` and `on`, which are names here, and 1e-6, which is a number."""
-    if isinstance(value, bool) and text.strip().lower() not in ("true", "false"):
+    """What YAML read from a text; but `no`, `on` and dates stay texts, and 1e-6 is a number."""
+    is_word = isinstance(value, bool) and text.strip().lower() not in ("true", "false")
+    if is_word or isinstance(value, date):
         return text.strip()
-    try:
-        return float(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
+    return float(text) if isinstance(value, str) and _NUMBER.fullmatch(text.strip()) else value
 
 
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)e[-+]?\d+", re.IGNORECASE)
 _FIELDS = {
     "question_place": "question",
     "question_form": "form",

@@ -236,6 +236,10 @@ class Engine(ABC):
         """Token ids of the prompt with which the model answers a question about a document (S,)."""
         raise self._unsupported("a decoder-only model")
 
+    def prompt_parts(self, question: str) -> tuple[Tensor, Tensor]:
+        """Token ids of a prompt that stand before and behind a document that is read whole."""
+        raise self._unsupported("a decoder-only model")
+
     def shorten_prompt(self, ids: Tensor) -> Tensor:
         """Token ids that the model reads of a prompt (S,) that exceeds its context."""
         raise self._unsupported("a decoder-only model")

@@ -21,10 +21,10 @@ import torch
 
 from .. import __version__
 from ..config import UnlimiformerConfig
+from ..engines.causal.answer_adapter import answers_digest
 from ..errors import InputError
 from ..hub.loading import load_on
 from ..memory.encode import Progress
-from ..memory.fingerprint import model_digest
 from ..qa import QuestionFormat
 from ..tasks import Example, Task, merge_answers
 from ..tasks import task as get_task
@@ -188,7 +188,7 @@ class Evaluation:
     def _load_model(self, run: ResumableRun) -> Answerer:
         settings = self.settings
         model, tokenizer = load_on(settings.model, settings.device)
-        run.pin_model(model_digest(model.config, model))
+        run.pin_model(answers_digest(model))
         return Answerer.wrap(
             model,
             tokenizer,

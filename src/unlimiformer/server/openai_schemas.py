@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from pathlib import PurePath
 from typing import Any, Literal
 
@@ -15,7 +14,7 @@ from ..text.formats import extract
 from .chat import Sampling
 from .schemas import Body
 
-_UNSUPPORTED = ("tools", "functions", "logprobs", "audio")
+_UNSUPPORTED = ("tools", "functions", "logprobs", "audio", "echo")
 
 
 class GenerationBody(Body):
@@ -64,9 +63,10 @@ class FilePart(Body):
         data = (self.file_data or "").rpartition(",")[2]  # "data:application/pdf;base64,…"
         name = self.filename or "the attached file"
         try:
-            return extract(base64.b64decode(data, validate=True), name, PurePath(name).suffix)
-        except binascii.Error as error:
+            content = base64.b64decode(data, validate=True)
+        except ValueError as error:
             raise InputError(f"the data of {name} is not base64 ({error})") from None
+        return extract(content, name, PurePath(name).suffix)
 
 
 class ContentPart(Body):

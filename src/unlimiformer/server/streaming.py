@@ -13,7 +13,7 @@ from typing import Any
 
 from fastapi import Request
 
-from ..errors import UnlimiformerError
+from ..errors import InputError, UnlimiformerError
 from .changes import Changes
 from .priority_lock import CancelledError
 
@@ -64,6 +64,8 @@ class AnswerStream:
         self.id = secrets.token_hex(8)
         self._generate, self._on_end = generate, on_end
         self.cancelled = threading.Event()
+        self.error_status = 500
+        """HTTP status of a failure: 400 if the request was wrong."""
         self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
 
@@ -117,6 +119,7 @@ class AnswerStream:
         except CancelledError:
             return "stopped", "cancelled"
         except UnlimiformerError as error:
+            self.error_status = 400 if isinstance(error, InputError) else 500
             return "failed", str(error)
         except Exception as error:
             return "failed", f"{type(error).__name__}: {error}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +90,13 @@ def merge_answers(examples: Sequence[Example]) -> list[tuple[Example, tuple[str,
         if example.answer is not None:
             known.append(example.answer)
     return [(example, tuple(texts)) for example, texts in answers.values()]
+
+
+def with_shortest_answers(examples: Sequence[Example]) -> list[Example]:
+    """Every distinct question once, with the shortest of its known answers."""
+    return [
+        replace(example, answer=min(answers, key=len, default=None)) for example, answers in merge_answers(examples)
+    ]
 
 
 def _parse_line(line: bytes, location: str, parse_row: RowParser) -> list[Example]:

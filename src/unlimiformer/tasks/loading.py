@@ -48,7 +48,7 @@ def _load_source(source: str, split: str) -> list[Example]:
 
         loaded = condense(list(read_examples(Path(argument))))
     elif name == PASSAGES and Path(argument).is_file():
-        from .reading import shorten_to_passages
+        from .passages import shorten_to_passages
 
         loaded = shorten_to_passages(list(read_examples(Path(argument))))
     elif name == SHARED and Path(argument).is_file():

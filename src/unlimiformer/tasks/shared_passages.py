@@ -9,9 +9,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..text.passages import text_passages
+from ..text.passages import overlap, text_passages
 from ..text.questions import is_broad
-from .example import Example, merge_answers
+from .example import Example, with_shortest_answers
 
 _FEWEST_WORDS, _MOST_WORDS = 150, 450  # of a text
 
@@ -24,10 +24,9 @@ def share_passages(examples: Sequence[Example]) -> list[Example]:
     """
     rng = random.Random(0)
     by_document: dict[str, list[Example]] = {}
-    for example, answers in merge_answers(examples):
-        if example.evidence and answers and not is_broad(example.question):
-            shortest = replace(example, answer=min(answers, key=len), id=None)
-            by_document.setdefault(example.document, []).append(shortest)
+    for example in with_shortest_answers(examples):
+        if example.evidence and example.answer is not None and not is_broad(example.question):
+            by_document.setdefault(example.document, []).append(replace(example, id=None))
     return [short for about_it in by_document.values() for short in _shorten(about_it, rng)]
 
 
@@ -37,7 +36,7 @@ def _shorten(examples: Sequence[Example], rng: random.Random) -> list[Example]:
     passages = text_passages(document)
     words = [len(document[start:end].split()) for start, end in passages]
     wanted = [
-        {number for number, span in enumerate(passages) if any(_overlap(span, part) for part in example.evidence)}
+        {number for number, span in enumerate(passages) if any(overlap(span, part) for part in example.evidence)}
         for example in examples
     ]
     order = sorted(range(len(examples)), key=lambda i: min(wanted[i], default=0))
@@ -69,7 +68,3 @@ def _join(document: str, spans: Sequence[tuple[int, int]]) -> str:
             parts.append(document[start:end])
         last_end = end
     return "\n".join(part.strip() for part in parts)
-
-
-def _overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    return one[0] < other[1] and other[0] < one[1]

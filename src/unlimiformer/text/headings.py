@@ -80,7 +80,7 @@ def named_sections(question: str, sections: Sequence[Section]) -> NamedSections:
         elif not (len(words) >= 3 and _contains(asked, words)) and not (numbered and _contains(asked, numbered)):
             continue
         named.append(section)
-    return NamedSections(named, " ".join(remainder.split()) if named else question, shortened)
+    return NamedSections(named, " ".join(remainder.split()) if named else question, shortened.strip() or question)
 
 
 def _is_heading(block: str) -> bool:

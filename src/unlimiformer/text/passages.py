@@ -19,6 +19,11 @@ CharacterSpan = tuple[int, int]
 """First character, and the one behind the last."""
 
 
+def overlap(one: Span, other: Span) -> bool:
+    """Whether two spans have something in common."""
+    return one[0] < other[1] and other[0] < one[1]
+
+
 def text_passages(text: str) -> list[CharacterSpan]:
     """Start and end of the passages of a text, in characters: whole sentences, a little more than 48 words together."""
     spans: list[CharacterSpan] = []

@@ -10,7 +10,8 @@ _DESCRIPTION = re.compile(
     r"|the plot(?! of land)"
     r"|themes?|main (points?|ideas?)|relationship|significan\w+|importance|what happens|throughout the \w+"
     r"|setting of the (?!sun)|traits|characteristics|opinions?|views? (on|of)|comments? on|th(ink|ought) (of|about)"
-    r"|sa(y|id) on (?!his|her|their|the|a)|said about|talk(s|ed|ing)? about|debate[ds]?|disagree\w*|attitudes?"
+    r"|sa(y|id) on (?!(?:his|her|their|the|an?)\b)\w+|said about|talk(s|ed|ing)? about|debate[ds]?|disagree\w*"
+    r"|attitudes?"
     r"|how (does|do|did)\b.*\bdiffer"
     r"|how (does|do|did|has|have|is|are|was|were)\b.*\b(change|changed|develop|developed|evolve|evolved)"
     r"|what role|role in (the|this)|features of|interact\w*|who (is|are|was|were)\b.*\b(and (what|how|why)))\b",
@@ -23,8 +24,8 @@ _POLITELY = r"^\W*(please )?((can|could) you (please )?)?"
 _SUMMARY = re.compile(
     rf"{_POLITELY}summari[sz]e( {_WHOLE}( in [\w -]+)?| the plot)?\W*$"
     rf"|{_POLITELY}((give|write) (me )?)?((a|an|the) )?((short|brief) )?(summary|overview) of {_WHOLE}\W*$"
-    rf"|{_POLITELY}(what is|what's|describe|tell me|outline)( the)? (plot|summary|main points?)( of {_WHOLE})?\W*$"
-    rf"|^\W*(what is|what's) {_WHOLE} about\W*$",
+    rf"|{_POLITELY}(what is|what['’]s|describe|tell me|outline)( the)? (plot|summary|main points?)( of {_WHOLE})?\W*$"
+    rf"|^\W*(what is|what['’]s) {_WHOLE} about\W*$",
     re.IGNORECASE,
 )
 _FEELING = re.compile(
@@ -36,13 +37,13 @@ _OF_DOCUMENT = rf"of (the|this) ((whole|entire) )?({_DOCUMENTS})"
 _ENDING = re.compile(
     rf"\bhow (does|did|do) ((the|this) ({_DOCUMENTS})|it|everything)( \w+)? (end|conclude|finish)\b"
     rf"|\b(the|its) ((very )?end|ending|conclusion) {_OF_DOCUMENT}\b"
-    rf"|\b(the|this) ({_DOCUMENTS})('s|s)? end(s|ed|ing)?\b",
+    rf"|\b(the|this) ({_DOCUMENTS})(['’]s|s)? end(s|ed|ing)?\b",
     re.IGNORECASE,
 )
 _OPENING = re.compile(
     rf"\bhow (does|did|do) ((the|this) ({_DOCUMENTS})|it|everything)( \w+)? (begin|start|open)\b"
     rf"|\b(the|its) ((very )?(beginning|start)|opening) {_OF_DOCUMENT}\b"
-    rf"|\b(the|this) ({_DOCUMENTS})('s|s)? (begins?|began|beginning|starts?|started|opens?|opened|opening)\b",
+    rf"|\b(the|this) ({_DOCUMENTS})(['’]s|s)? (begins?|began|beginning|starts?|started|opens?|opened|opening)\b",
     re.IGNORECASE,
 )
 

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from transformers import Trainer
 
-from ..engines.causal.engine import CausalEngine
 from ..errors import InputError
 from ..model import Unlimiformer
 from ..qa import SUMMARY_PROMPT
@@ -17,6 +16,8 @@ from ..tasks import Example
 from .dataset import IGNORE_INDEX, LengthLimits, pad_rows
 from .seq2seq_trainer import AverageTrainLossMixin
 from .shared_rows import SharedRow
+
+_ROW_QUESTIONS = 8  # questions about one document in a row at most
 
 
 class CausalTrainer(AverageTrainLossMixin, Trainer):
@@ -42,7 +43,7 @@ class CausalTrainer(AverageTrainLossMixin, Trainer):
         callbacks: Any = None,
     ) -> None:
         engine = wrapped.engine
-        if not isinstance(engine, CausalEngine) or engine.selection != "reread":
+        if engine.kind != "decoder-only" or engine.selection != "reread":
             raise InputError("expected a decoder-only model with selection 'reread' for this trainer")
         if wrapped.tokenizer.eos_token_id is None:
             raise InputError("the tokenizer has no eos_token; expected one, so that answers have an end: set it")
@@ -56,14 +57,14 @@ class CausalTrainer(AverageTrainLossMixin, Trainer):
             wrapped.model,
             args,
             data_collator=lambda rows: {"examples": list(rows)},
-            train_dataset=self._items(train_examples),  # type: ignore[arg-type]
-            eval_dataset=None if eval_examples is None else self._items(eval_examples),  # type: ignore[arg-type]
+            train_dataset=self._group_examples(train_examples),  # type: ignore[arg-type]
+            eval_dataset=None if eval_examples is None else self._group_examples(eval_examples),  # type: ignore[arg-type]
             processing_class=wrapped.tokenizer,
             callbacks=callbacks,
         )
 
-    def _items(self, examples: Sequence[Example]) -> list[Any]:
-        """What batches are made of."""
+    def _group_examples(self, examples: Sequence[Example]) -> list[Any]:
+        """Items of the dataset: here single examples."""
         return list(examples)
 
     def compute_loss(
@@ -113,29 +114,39 @@ class SharedDocumentTrainer(CausalTrainer):
     All questions about a document are one row (`SharedRow`), so that it is read once for all of them.
     """
 
-    def _items(self, examples: Sequence[Example]) -> list[Any]:
-        """The examples of each document."""
+    def _group_examples(self, examples: Sequence[Example]) -> list[Any]:
+        """The examples of each document, a few in a row: each of them adds to the length of its row."""
         by_document: dict[str, list[Example]] = {}
         for example in examples:
             by_document.setdefault(example.document, []).append(example)
-        return list(by_document.values())
+        return [
+            about_it[start : start + _ROW_QUESTIONS]
+            for about_it in by_document.values()
+            for start in range(0, len(about_it), _ROW_QUESTIONS)
+        ]
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         """Return the mean loss of the answers' tokens."""
         del num_items_in_batch
-        limits = self._limits if model.training else LengthLimits(None, None)
+        limits = self._limits if model.training else LengthLimits(self._limits.source, None)
         rows = [self._build_shared_row(examples, limits) for examples in inputs["examples"]]
-        losses = torch.stack([row.loss(model) for row in rows])
+        losses = torch.stack([row.loss(model, self._engine.base) for row in rows])
         loss = losses.sum() / sum(row.answers.shape[0] for row in rows)
         return (loss, {"loss": loss}) if return_outputs else loss
 
     def _build_shared_row(self, examples: Sequence[Example], limits: LengthLimits) -> SharedRow:
-        template = self._engine.template
-        document = torch.cat((template.prefix(None), self._document_ids(examples[0], limits)))
-        questions = [template.suffix(_question(example)).ids for example in examples]
-        return SharedRow.build(document, questions, [self._answer_ids(example, limits) for example in examples])
+        prompts = [self._engine.prompt_parts(_question(example)) for example in examples]
+        document = torch.cat((prompts[0][0], self._document_ids(examples[0], limits)))
+        answers = [self._answer_ids(example, limits) for example in examples]
+        row = SharedRow.build(document, [suffix for _, suffix in prompts], answers)
+        if row.length > self._engine.context_length:
+            raise InputError(
+                f"a document with a question and its answer has {row.length:,} tokens, and the model reads at most "
+                f"{self._engine.context_length:,}; expected no more: give a smaller source_limit"
+            )
+        return row
 
 
 def _question(example: Example) -> str:

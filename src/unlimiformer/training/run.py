@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from transformers import EarlyStoppingCallback, PrinterCallback, Seq2SeqTrainingArguments, TrainerState
-from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import set_seed
 
 from ..config import UnlimiformerConfig
@@ -109,11 +108,11 @@ def train(
 def _read_metrics(file: Path) -> dict[str, Any]:
     try:
         metrics = json.loads(file.read_bytes())
-    except JSON_ERRORS as error:
-        metrics = error
+    except JSON_ERRORS:
+        metrics = None
     if not isinstance(metrics, dict):
         raise InputError(
-            f"{file} is damaged ({metrics!r}); expected the metrics of a finished training: remove it, and the same "
+            f"{file} is damaged; expected the metrics of a finished training: remove it, and the same "
             "command ends the training again"
         )
     return metrics
@@ -142,7 +141,9 @@ def _add_lora(model: Any, rank: int, settings: TrainingSettings) -> Any:
         )
     task = "SEQ_2_SEQ_LM" if model.config.is_encoder_decoder else "CAUSAL_LM"
     model.name_or_path = settings.model  # the adapter stores the name that was given, not the folder of a local cache
-    layers = settings.lora_layers
+    layers, count = settings.lora_layers, model.config.num_hidden_layers
+    if layers is not None and (not layers or max(layers) >= count):
+        raise InputError(f"lora_layers is {list(layers)}; expected some of the model's {count} layers, counted from 0")
     config = peft.LoraConfig(
         task,
         r=rank,
@@ -160,7 +161,7 @@ def _find_checkpoint(settings: TrainingSettings, output: Path, remove_incomplete
         if output.exists() and (not output.is_dir() or any(output.iterdir())):
             raise InputError(f"{output} is in use and holds no training; expected an empty or a new folder")
         return None
-    if settings_file.read_text() != settings.to_json():
+    if not settings.equal_json(settings_file.read_bytes()):
         raise InputError(
             f"{output} has another training (see {SETTINGS_FILE}); expected the same settings, to resume it: "
             "give another folder, or remove that one"
@@ -309,8 +310,8 @@ def _fit(trainer: Any, checkpoint: Path | None, snapshot: RngSnapshot) -> None:
     If the checkpoint is of the last step, its model is loaded, or the best one.
     """
     if checkpoint is not None:
-        state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
-        if state.stateful_callbacks["TrainerControl"]["args"]["should_training_stop"]:
+        state = TrainerState.load_from_json(str(checkpoint / _STATE_FILE))
+        if state.stateful_callbacks.get("TrainerControl", {}).get("args", {}).get("should_training_stop"):
             trainer.state = state
             if state.best_model_checkpoint is not None:
                 trainer._load_best_model()
@@ -329,7 +330,7 @@ def _build_saved_settings(settings: TrainingSettings, wrapped: Unlimiformer, str
     """Return the text of the file from which a wrapper of the trained model takes its settings."""
     encoding = {"window": wrapped.window, "overlap": settings.overlap}
     if wrapped.engine.kind == "decoder-only":
-        own = {"examples": False} if settings.method == "standard" else {"top_k": wrapped.top_k}
+        own = {"prompt_examples": False} if settings.method == "standard" else {"top_k": wrapped.top_k}
         return saved_settings_text({**encoding, **own}, asdict(QuestionFormat()))
     return saved_settings_text({**encoding, **strategy.settings()}, asdict(_question_format(settings)))
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any
 
 from ..errors import InputError
 from ..qa import PLACES, QuestionFormat
+from ..utils.jsonl import JSON_ERRORS
 from ..utils.value_types import check_types
 from .strategies import STRATEGIES
 
@@ -201,6 +202,14 @@ class TrainingSettings:
     def to_json(self) -> str:
         """Return all settings as the text of the settings file."""
         return json.dumps(asdict(self), indent=1) + "\n"
+
+    def equal_json(self, text: bytes) -> bool:
+        """Whether a settings file has these settings; those that an earlier version did not have are the defaults."""
+        defaults = {field.name: field.default for field in fields(self) if field.default is not MISSING}
+        try:
+            return defaults | json.loads(text) == json.loads(self.to_json())
+        except (TypeError, *JSON_ERRORS):
+            return False
 
 
 def _parse_float(name: str, value: str) -> float:

@@ -25,8 +25,8 @@ class SharedRow:
     ids : (n,) the tokens of the document, then those of each question and its answer.
     positions : (n,) their positions.
     mask : (n, n) whether a token attends to another.
-    predicting : (m,) the tokens behind which a token of an answer follows.
-    answers : (m,) the tokens that follow.
+    predicting : (m,) indices into `ids` whose logits predict the answers.
+    answers : (m,) token ids of the answers.
     """
 
     ids: Tensor
@@ -53,16 +53,20 @@ class SharedRow:
         mask = visible & (place[:, None] >= place[None])
         return cls(torch.cat(ids), torch.cat(positions), mask, torch.cat(predicting), torch.cat(list(answers)))
 
-    def loss(self, model: Any) -> Tensor:
-        """The sum of the losses of all tokens of the answers."""
-        sliding_window = getattr(model.config, "sliding_window", None)
-        longest = int(self.positions.max()) + 1
-        if sliding_window is not None and longest > sliding_window:
+    @property
+    def length(self) -> int:
+        """Tokens of the document with the longest question and its answer."""
+        return int(self.positions.max()) + 1
+
+    def loss(self, model: Any, base: Any) -> Tensor:
+        """The sum of the losses of all tokens of the answers; `model` may wrap `base` for several processes."""
+        sliding_window = getattr(base.config, "sliding_window", None)
+        if sliding_window is not None and self.length > sliding_window:
             raise InputError(
-                f"a document with a question and its answer has {longest} tokens, and layers of the model attend to "
-                f"the last {sliding_window}; expected no more: give a smaller source_limit, or method 'retrieval'"
+                f"a document with a question and its answer has {self.length} tokens, and layers of the model attend "
+                f"to the last {sliding_window}; expected no more: give a smaller source_limit, or method 'retrieval'"
             )
-        device, dtype = model.device, model.dtype
+        device, dtype = base.device, base.dtype
         bias = torch.zeros(self.mask.shape, dtype=dtype).masked_fill(~self.mask, torch.finfo(dtype).min)
         output = model(
             input_ids=self.ids[None].to(device),

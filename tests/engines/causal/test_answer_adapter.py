@@ -13,11 +13,13 @@ from safetensors.torch import load_file, save_file
 from tiny_causal_models import tiny_decoder
 
 from unlimiformer import Memory, Unlimiformer
+from unlimiformer.engines.causal.answer_adapter import answers_digest
 from unlimiformer.errors import InputError
+from unlimiformer.hub.loading import load
 from unlimiformer.hub.lora_adapter import SHORT_ANSWERS
 
 FACT, BROAD = "What did w5 say to w7?", "Describe w5 and w7."
-SETTINGS = {"window": 64, "top_k": 48, "examples": False}
+SETTINGS = {"window": 64, "top_k": 48, "prompt_examples": False}
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +78,53 @@ def test_the_plain_model_as_a_baseline_has_the_adapter_too(folders, book):
     assert adapted == [merged[0], plain[1], merged[0]]
 
 
+def test_passages_are_selected_by_the_model_that_indexed_them(folders, book):
+    """Heads of an adapted layer score: the adapter must not change what they find."""
+
+    def selected(name):
+        with Unlimiformer.from_pretrained(folders / name, **SETTINGS, layers=[2]) as u:
+            return u.generate(u.index(book), prompt=FACT, max_new_tokens=6).selected.tolist()
+
+    assert selected("adapted") == selected("plain") != selected("merged")
+
+
+def test_the_plain_model_keeps_to_its_adapter_in_a_batch_of_both_kinds(folders, book):
+    with Unlimiformer.from_pretrained(folders / "adapted", **SETTINGS) as u:
+        texts, questions = [book, book[:500], book], [BROAD, FACT, FACT]
+        ask = u.engine.truncated_generate
+        alone = [ask([text], [q], {"max_new_tokens": 6})[0] for text, q in zip(texts, questions, strict=True)]
+        assert ask(texts, questions, {"max_new_tokens": 6}) == alone
+
+
+def test_other_selections_and_their_baselines_have_no_adapter(folders, book):
+    def answers(name):
+        with Unlimiformer.from_pretrained(folders / name, **SETTINGS, selection="blocks") as u:
+            ours = u.generate(u.index(book), prompt=FACT, max_new_tokens=6).answer
+            return ours, u.engine.truncated_generate([book], [FACT], {"max_new_tokens": 6})
+
+    assert answers("adapted") == answers("plain")
+
+
+def test_a_question_that_leaves_no_room_is_refused_by_the_baseline(folders, book):
+    with Unlimiformer.from_pretrained(folders / "adapted", **SETTINGS) as u:
+        for texts in ([book], [book, book]):
+            with pytest.raises(InputError, match=r"have \d+ tokens, and the model reads at most"):
+                u.engine.truncated_generate(texts, ["w5 " * 400] * len(texts), {"max_new_tokens": 6})
+
+
+def test_an_adapter_is_in_effect_once(folders):
+    with Unlimiformer.from_pretrained(folders / "adapted", **SETTINGS) as u:
+        with u.engine.use_adapter(), pytest.raises(InputError, match="one call at a time"), u.engine.use_adapter():
+            pass
+        assert not any("forward" in module.__dict__ for module in u.model.modules())
+
+
+def test_a_folder_beside_the_user_is_no_adapter_of_a_model_without_a_folder(folders, monkeypatch):
+    monkeypatch.chdir(folders / "adapted")
+    with Unlimiformer(tiny_decoder("llama"), **SETTINGS) as u:
+        assert not u.engine.uses_adapter(FACT)
+
+
 def test_layers_are_as_before_after_an_answer_or_an_error(folders, book):
     with Unlimiformer.from_pretrained(folders / "adapted", **SETTINGS) as u:
         memory = u.index(book)
@@ -91,6 +140,19 @@ def test_memories_are_those_of_the_plain_model(folders, book, tmp_path):
     with Unlimiformer.from_pretrained(folders / "adapted", **SETTINGS) as u:
         memory = Memory.load(tmp_path / "book.memory")
         assert u.generate(memory, prompt=FACT, max_new_tokens=2).token_ids.numel()
+
+
+def test_another_adapter_gives_another_digest(folders, tmp_path):
+    """So that an evaluation is not continued with it."""
+
+    def digest(folder):
+        return answers_digest(load(folder, torch.float32)[0])
+
+    shutil.copytree(folders / "adapted", tmp_path / "model")
+    assert digest(tmp_path / "model") == digest(folders / "adapted") != digest(folders / "plain")
+    weights = tmp_path / "model" / SHORT_ANSWERS / "adapter_model.safetensors"
+    save_file({name: 2 * matrix for name, matrix in load_file(weights).items()}, weights)
+    assert digest(tmp_path / "model") != digest(folders / "adapted")
 
 
 def damage(folder, **changes):

@@ -10,6 +10,7 @@ from document_files import SAMPLES, SUBTITLES, make_docx, make_epub, make_zip, p
 from unlimiformer.errors import InputError
 from unlimiformer.text.document_text import location_at
 from unlimiformer.text.formats import FORMATS, SUFFIXES, extract, find_format
+from unlimiformer.text.formats.html import html_text
 from unlimiformer.text.formats.plain import decode
 from unlimiformer.text.sources import read_document
 
@@ -70,10 +71,24 @@ def test_an_html_page_has_no_scripts_and_keeps_blocks_apart():
         '<?xml version="1.0" encoding="iso-8859-1"?><html><p>café</p></html>'.encode("latin1"),
         "<html><p>café".encode(),
         "<html><p>café".encode("utf-16"),
+        "<html><script charset='iso-8859-1' src='a.js'></script><form accept-charset='cp1251'></form><p>café".encode(),
     ],
 )
 def test_encodings_of_pages(page):
     assert extract(page, "page.html", ".html").text == "café"
+
+
+def test_a_page_that_is_a_text_may_speak_of_encodings():
+    assert html_text("<html><p>café</p><meta charset='latin-1'>") == "café"
+
+
+def test_rows_of_tables_and_rows_that_only_place_parts_of_a_page():
+    data = "<tr><!-- x --><td>Anna<script>var x=1;</script></td><?pi y?><td><p>31</p></td></tr>"
+    layout = (
+        "<tr><td><h1>Title</h1><p>One.</p></td><td><style>p{}</style><ul><li>x</li><li>y</li></ul><p>z</p></td></tr>"
+    )
+    text = html_text(f"<html><body><table>{data}</table><table>{layout}</table></body></html>")
+    assert text == "Anna | 31\n\n# Title\n\nOne.\n\n- x\n- y\n\nz"
 
 
 def test_deeply_nested_elements_keep_their_text():
@@ -92,6 +107,12 @@ def test_speakers_and_repetitions_of_web_subtitles():
     cues = "WEBVTT\n\nNOTE made by hand\n\n1\n00:01.000 --> 00:04.000 align:start\n<v Anna>Hello &amp; welcome.\n\n"
     cues += "00:04.000 --> 00:05.000\n<v Anna>Hello &amp; welcome.\n\n00:05.000 --> 00:06.000\n<v Ben>Thanks.\n"
     assert extract(cues.encode(), "talk").text == "Anna: Hello & welcome.\nBen: Thanks."
+
+
+def test_what_is_said_in_subtitles_may_begin_like_a_note():
+    cues = "1\n00:00:01,000 --> 00:00:02,000\nNOTED, CAPTAIN.\n\n"
+    cues += "2\n00:00:03,000 --> 00:00:04,000\nREGIONAL MANAGERS\nSTYLE it!\n"
+    assert extract(cues.encode(), "film.srt").text == "NOTED, CAPTAIN. REGIONAL MANAGERS STYLE it!"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""An adapter for questions about facts: low-rank changes of linear layers, in effect only while one is answered.
+"""An adapter for questions about facts: LoRA changes of linear layers, applied inside `with adapter.active()`.
 
 Descriptions, summaries and everything else come from the model as it is.
 """
@@ -8,18 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import wraps
-from pathlib import Path
+from hashlib import sha256 as new_sha256
 from typing import Any
 
 from torch import Tensor, nn
 
 from ...errors import InputError
-from ...hub.lora_adapter import SHORT_ANSWERS, LowRankChange, read_changes
+from ...hub.lora_adapter import SHORT_ANSWERS, WEIGHTS, LowRankChange, read_changes, short_answers_folder
+from ...memory.fingerprint import model_digest
+from ...utils.files import sha256
 from ..patching import replace_method
 
 
 class AnswerAdapter:
-    """The changes of one model; without any, nothing happens.
+    """The changes of one model; without any, `active()` does nothing.
 
     Parameters
     ----------
@@ -28,15 +30,15 @@ class AnswerAdapter:
     """
 
     def __init__(self, model: nn.Module, changes: Sequence[LowRankChange] = ()) -> None:
-        self._layers = [(_find_layer(model, change), _adding(change)) for change in changes]
+        self._layers = [(_find_layer(model, change), _forward_wrapper(change)) for change in changes]
         self.is_active = False
         """Whether the changes are in effect."""
 
     @classmethod
     def load(cls, model: Any) -> AnswerAdapter:
         """The adapter in the folder that the model was loaded from, if there is one."""
-        folder = Path(getattr(model.config, "_name_or_path", None) or "") / SHORT_ANSWERS
-        return cls(model, read_changes(folder) if folder.is_dir() else ())
+        folder = short_answers_folder(model)
+        return cls(model, () if folder is None else read_changes(folder))
 
     @property
     def exists(self) -> bool:
@@ -45,16 +47,24 @@ class AnswerAdapter:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Add the changes to the outputs of their layers."""
+        """Add the changes to the outputs of their layers; one call of the model at a time."""
+        if self.is_active:
+            raise InputError("the model is answering in another thread; expected one call at a time")
         with ExitStack() as stack:
-            for layer, add in self._layers:
-                stack.callback(replace_method(layer, "forward", add))
+            for layer, wrap_forward in self._layers:
+                stack.callback(replace_method(layer, "forward", wrap_forward))
             self.is_active = self.exists
             stack.callback(setattr, self, "is_active", False)
             yield
 
 
-def _adding(change: LowRankChange) -> Callable[[Callable], Callable]:
+def answers_digest(model: nn.Module) -> str:
+    """A digest of what decides a model's answers: config, weights, and the adapter for questions about facts."""
+    digest, folder = model_digest(model.config, model), short_answers_folder(model)
+    return digest if folder is None else new_sha256(f"{digest} {sha256(folder / WEIGHTS)}".encode()).hexdigest()
+
+
+def _forward_wrapper(change: LowRankChange) -> Callable[[Callable], Callable]:
     """A wrapper of a layer's `forward` that adds the change to its output."""
     down, up = change.down.T, change.scale * change.up.T
 

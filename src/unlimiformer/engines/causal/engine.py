@@ -58,7 +58,9 @@ class CausalEngine(Engine):
         self.top_k = config.top_k or _TOP_K
         self._check_settings()
         has_room = self.decoder.max_positions >= _EXAMPLES_FROM
-        self.template = PromptTemplate(tokenizer, has_room if config.examples is None else config.examples)
+        self.template = PromptTemplate(
+            tokenizer, has_room if config.prompt_examples is None else config.prompt_examples
+        )
         self._adapter = AnswerAdapter.load(base)
         self._prefix_readers = {adapted: PrefixReader(self.decoder) for adapted in (False, True)}
         self._generator = GENERATORS[self.selection](self)
@@ -211,8 +213,16 @@ class CausalEngine(Engine):
         self, texts: list[str], prompts: list[str | None], generation: dict[str, Any], answer_start: str = ""
     ) -> list[str]:
         """Answers of the plain model to as much of each text as its context holds; several texts are one batch."""
-        with self.adapted(to_facts=not any(map(is_broad, prompts))):
-            return self._truncated_generate(texts, prompts, generation, answer_start)
+        groups: dict[bool, list[int]] = {}
+        for number, prompt in enumerate(prompts):
+            groups.setdefault(self.uses_adapter(prompt), []).append(number)
+        answers: dict[int, str] = {}
+        for uses_adapter, numbers in groups.items():
+            some_texts, some_prompts = [texts[number] for number in numbers], [prompts[number] for number in numbers]
+            with self.use_adapter() if uses_adapter else nullcontext():
+                written = self._truncated_generate(some_texts, some_prompts, generation, answer_start)
+            answers |= zip(numbers, written, strict=True)
+        return [answers[number] for number in range(len(texts))]
 
     def _truncated_generate(
         self, texts: list[str], prompts: list[str | None], generation: dict[str, Any], answer_start: str
@@ -232,10 +242,19 @@ class CausalEngine(Engine):
             )
             for prefix, ids, prompt in zip(prefixes, documents, prompts, strict=True)
         ]
+        self.check_context(max(len(row) for row in rows))
         padded, mask = pad_left(rows, self.padding_id)
         sequences = self.call_generate(padded, mask, generation)[:, padded.shape[1] :]
         first_of_each = sequences[:: sequences.shape[0] // len(texts)]
         return self.tokenizer.batch_decode(first_of_each, skip_special_tokens=True)
+
+    def check_context(self, tokens: int) -> None:
+        """Raise if the plain model cannot read a prompt of so many tokens."""
+        if tokens > self.context_length:
+            raise InputError(
+                f"the question and the text before it have {tokens:,} tokens, and the model reads at most "
+                f"{self.context_length:,}; expected a shorter question"
+            )
 
     def truncated_room(self, generation: dict[str, Any]) -> int:
         """The context without the prefix, and without what is reserved for question and answer."""
@@ -254,6 +273,10 @@ class CausalEngine(Engine):
         memory = self.index_ids(document_ids, self.template.prefix(None))
         return self._reread().build_prompts(Query(memory, self.template.suffix(question)))[-1].ids
 
+    def prompt_parts(self, question: str) -> tuple[Tensor, Tensor]:
+        """Token ids of a prompt that stand before and behind a document that is read whole."""
+        return self.template.prefix(None), self.template.suffix(question).ids
+
     @torch.no_grad()
     def shorten_prompt(self, ids: Tensor) -> Tensor:
         """A long prompt (S,) shortened to its prefix, what its suffix needs of the middle, and its suffix."""
@@ -261,14 +284,13 @@ class CausalEngine(Engine):
 
     # --- Used by the generators --------------------------------------------------------------------------------
 
-    def adapted(self, to_facts: bool) -> AbstractContextManager[None]:
-        """A context in which questions are answered: with the model's adapter if they ask for facts."""
-        return self._adapter.active() if to_facts else nullcontext()
+    def uses_adapter(self, question: str | None) -> bool:
+        """Whether a question is answered with the model's adapter: one about a fact, from passages that are read."""
+        return self._adapter.exists and self.selection == "reread" and not is_broad(question)
 
-    @property
-    def has_adapter(self) -> bool:
-        """Whether questions about facts are answered with an adapter."""
-        return self._adapter.exists
+    def use_adapter(self) -> AbstractContextManager[None]:
+        """A context in which the model's adapter is in effect."""
+        return self._adapter.active()
 
     @property
     def prefix_reader(self) -> PrefixReader:
@@ -298,7 +320,9 @@ class CausalEngine(Engine):
 
     def tokenize(self, text: str) -> Tensor:
         """Token ids (n,) of a text, without special tokens."""
-        return torch.tensor(self.tokenizer(text, add_special_tokens=False)["input_ids"], dtype=torch.long)
+        return torch.tensor(
+            self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"], dtype=torch.long
+        )
 
     def ends_sentence(self, token: int) -> bool:
         """Whether a token ends a sentence or a line."""
@@ -409,9 +433,7 @@ class CausalEngine(Engine):
         cache_key = (text, tuple(prefix.tolist()), room, self._adapter.is_active)
         if self._truncated is None or self._truncated[0] != cache_key:
             self._truncated = None  # frees its memory first
-            document = TruncatedDocument(
-                self.decoder, self.template, self.tokenizer, text, prefix, room, self.prefix_reader
-            )
+            document = TruncatedDocument(self, text, prefix, room)
             self._truncated = (cache_key, document)
         return self._truncated[1]
 

@@ -7,6 +7,7 @@ values (`blocks`, `blocks-by-layer`), or at every step of every head (`top-k`).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,7 +19,7 @@ from transformers import DynamicCache, LogitsProcessorList
 from ...errors import InputError
 from ...memory import Memory
 from ...provenance import Attention, Provenance
-from ...text.questions import is_broad, is_descriptive
+from ...text.questions import is_descriptive
 from ..answer_end import RepetitionLimit
 from ..base import generation_setting, strip_padding
 from .composed import INSTRUCTION, TOKENS_PER_PART, ComposedAnswer, split_tokens
@@ -115,23 +116,19 @@ class RereadGenerator(DocumentGenerator):
         """New tokens behind prefix, selected passages and suffix."""
         groups: dict[tuple[bool, bool], list[int]] = {}
         for number, query in enumerate(queries):
-            is_adapted = self._engine.has_adapter and self._asks_for_fact(query)
-            groups.setdefault((self._is_composed(query, generation), is_adapted), []).append(number)
+            uses_adapter = not query.own_prompt and self._engine.uses_adapter(query.suffix.text)
+            groups.setdefault((self._is_composed(query, generation), uses_adapter), []).append(number)
         rows: dict[int, list[Tensor]] = {}
-        for (is_composed, is_adapted), numbers in groups.items():
+        for (is_composed, uses_adapter), numbers in groups.items():
             members = [queries[number] for number in numbers]
-            with self._engine.adapted(to_facts=is_adapted):
-                if is_composed:
-                    answers = [self._compose(query, generation, provenance) for query in members]
-                else:
-                    tokens = self._generate(members, generation, provenance)
-                    answers = list(tokens.split(tokens.shape[0] // len(members)))
+            if is_composed:
+                answers = [self._compose(query, generation, provenance) for query in members]
+            else:
+                tokens = self._generate(members, generation, provenance, uses_adapter)
+                answers = list(tokens.split(tokens.shape[0] // len(members)))
             rows |= {number: list(answer) for number, answer in zip(numbers, answers, strict=True)}
         in_order = [row for number in range(len(queries)) for row in rows[number]]
         return pad_sequence(in_order, batch_first=True, padding_value=self._engine.padding_id)
-
-    def _asks_for_fact(self, query: Query) -> bool:
-        return not query.own_prompt and not is_broad(query.suffix.text)
 
     def _is_composed(self, query: Query, generation: dict[str, Any]) -> bool:
         """Whether an answer is joined from several: a description of a document that does not fit one window."""
@@ -174,12 +171,21 @@ class RereadGenerator(DocumentGenerator):
             stream_answer(generation["streamer"], ids[:1], tokens)
         return tokens[None].to(sequences.device)
 
-    def _generate(self, queries: list[Query], generation: dict[str, Any], provenance: bool) -> Tensor:
+    def _generate(
+        self, queries: list[Query], generation: dict[str, Any], provenance: bool, uses_adapter: bool
+    ) -> Tensor:
         """New tokens (rows, T): for each question one prompt, or several of which one answer is taken."""
-        engine = self._engine
-        by_query = [self.build_prompts(query) for query in queries]
-        if generation_setting(engine.model, generation, "do_sample", False):  # the likeliest would be no fair sample
+        by_query = [self.build_prompts(query) for query in queries]  # by the model that has indexed the document
+        if generation_setting(self._engine.model, generation, "do_sample", False):  # the likeliest is no fair sample
             by_query = [contexts[-1:] for contexts in by_query]
+        with self._engine.use_adapter() if uses_adapter else nullcontext():
+            return self._answer(queries, by_query, generation, provenance)
+
+    def _answer(
+        self, queries: list[Query], by_query: list[list[BuiltPrompt]], generation: dict[str, Any], provenance: bool
+    ) -> Tensor:
+        """New tokens (rows, T) behind the prompts of each query."""
+        engine = self._engine
         choice = ContextChoice([len(contexts) for contexts in by_query])
         prompts = [prompt for contexts in by_query for prompt in contexts]
         ids, mask, cache = self._batch(prompts, generation)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from ...adapters.causal import CausalAdapter
-from .kv_cache import PrefixReader, fill_cache
-from .prompts import PromptTemplate
+from .generation import repeats_per_row
+from .kv_cache import fill_cache
+
+if TYPE_CHECKING:
+    from .engine import CausalEngine
 
 
 class TruncatedDocument:
@@ -20,33 +22,24 @@ class TruncatedDocument:
     ----------
     prefix : (n,) token ids before the text.
     room : number of tokens of the text that are read.
-    prefix_reader : reads the prefix, unless it has just read the same.
     """
 
-    def __init__(
-        self,
-        decoder: CausalAdapter,
-        template: PromptTemplate,
-        tokenizer: Any,
-        text: str,
-        prefix: Tensor,
-        room: int,
-        prefix_reader: PrefixReader,
-    ) -> None:
-        self._model, self._template, self._tokenizer = decoder.model, template, tokenizer
-        ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-        read = torch.tensor(ids)[:room]
+    def __init__(self, engine: CausalEngine, text: str, prefix: Tensor, room: int) -> None:
+        self._engine = engine
+        read = engine.tokenize(text)[:room]
         self._ids = torch.cat((prefix, read))
+        decoder = engine.decoder
         with torch.no_grad():
-            by_layer = [[layer] for layer in prefix_reader.read(prefix)] if prefix.numel() else []
+            by_layer = [[layer] for layer in engine.prefix_reader.read(prefix)] if prefix.numel() else []
             self._cache = fill_cache(decoder.model.config, by_layer, repeats=1)
             decoder.backbone(read[None].to(decoder.device), past_key_values=self._cache, use_cache=True)
 
     def ask(self, question: str, **generation: Any) -> str:
         """Answer a question about the beginning of the document."""
-        ids = torch.cat((self._ids, self._template.suffix(question).ids))[None].to(self._model.device)
+        engine = self._engine
+        ids = torch.cat((self._ids, engine.template.suffix(question).ids))[None]
+        engine.check_context(ids.shape[1])
         cache = copy.deepcopy(self._cache)
-        cache.batch_repeat_interleave(max(generation.get(name) or 1 for name in ("num_beams", "num_return_sequences")))
-        arguments = {"past_key_values": cache, "attention_mask": torch.ones_like(ids), **generation}
-        sequences = self._model.generate(ids, **arguments)
-        return self._tokenizer.decode(sequences[0, ids.shape[1] :], skip_special_tokens=True)
+        cache.batch_repeat_interleave(repeats_per_row(engine.model, generation))
+        sequences = engine.call_generate(ids, torch.ones_like(ids), generation, cache)
+        return engine.tokenizer.decode(sequences[0, ids.shape[1] :], skip_special_tokens=True)

@@ -19,7 +19,7 @@ _HEADINGS = {"h1", "h2", "h3", "h4", "h5", "h6"}
 _MOST_DEPTH = 200  # of nested elements; the text of deeper ones is joined
 _SIGNATURE = re.compile(rb"\A(?:\xef\xbb\xbf)?\s*(?:<\?xml[^>]*>\s*)?<(?:!doctype\s+html|html)\b", re.IGNORECASE)
 _XML_ENCODING = re.compile(rb"\A\s*<\?xml[^>]*?encoding\s*=\s*[\"']([\w.-]{1,30})[\"']")
-_CHARSET = re.compile(rb"charset\s*=", re.IGNORECASE)
+_CHARSET = re.compile(rb"<meta\b[^>]*\bcharset\s*=", re.IGNORECASE)
 
 
 class HtmlFormat(Format):
@@ -44,12 +44,15 @@ def html_text(data: bytes | str, name: str = "the page") -> str:
     """The text of a page; its encoding is that of its own declaration, or else UTF-8 or the most likely one."""
     from lxml import etree, html
 
+    was_text = isinstance(data, str)
     if isinstance(data, str):
         data = data.encode("utf-8", "replace")
     if not data.strip():
         return ""
-    if declared := _XML_ENCODING.match(data):
-        encoding: str | None = declared.group(1).decode("ascii")
+    if was_text:
+        encoding: str | None = "utf-8"
+    elif declared := _XML_ENCODING.match(data):
+        encoding = declared.group(1).decode("ascii")
     else:
         encoding = None if _CHARSET.search(data[:2048]) else find_encoding([data], name)
     try:
@@ -58,6 +61,7 @@ def html_text(data: bytes | str, name: str = "the page") -> str:
         )
     except (etree.ParserError, LookupError, ValueError):  # nothing but comments, or an unknown encoding
         return ""
+    etree.strip_elements(root, etree.Comment, etree.ProcessingInstruction, *_LEFT_OUT, with_tail=False)
     writer = _Writer()
     writer.add(root, 0)
     return writer.text()
@@ -77,9 +81,9 @@ class _Writer:
 
     def add(self, element: Any, depth: int) -> None:
         """Add an element with everything inside it; what follows it is added by its parent."""
-        tag = element.tag.lower() if isinstance(element.tag, str) else None
-        if tag is None or tag in _LEFT_OUT:
+        if not isinstance(element.tag, str):  # an entity that is not known
             return
+        tag = element.tag.lower()
         if depth > _MOST_DEPTH:
             self._current.append(" ".join(element.itertext()))
             return
@@ -92,6 +96,11 @@ class _Writer:
             self._end()
             title = _squeeze(" ".join(element.itertext()))
             self._paragraphs += [f"{'#' * int(tag[1])} {title}"] if title else []
+        elif tag == "tr" and _is_layout(element):
+            for cell in element:
+                self._end()
+                self._add_inside(cell, depth + 1)
+            self._end()
         elif tag == "tr":
             self._current.append("\n")
             self._current.append(" | ".join(filter(None, (_squeeze(" ".join(cell.itertext())) for cell in element))))
@@ -117,6 +126,12 @@ class _Writer:
         if lines:
             self._paragraphs.append("\n".join(lines))
         self._current = []
+
+
+def _is_layout(row: Any) -> bool:
+    """Whether a row of a table holds parts of a page and no data: a heading, or several blocks in one cell."""
+    inside = [[child.tag for child in cell.iterdescendants()] for cell in row]
+    return any(any(tag in _HEADINGS for tag in tags) or sum(tag in _BLOCKS for tag in tags) > 1 for tags in inside)
 
 
 def _one_line(text: str | None) -> str:

@@ -59,10 +59,9 @@ class SubtitleFormat(Format):
 
 
 def _said(block: str) -> str:
-    """The words of a cue, without its markup, the number of the next one, and notes of the file."""
+    """The words of a cue, without its markup. An empty line ends them; notes of the file stand behind it."""
     block = re.split(r"\n[ \t]*\n", block.strip("\n"), maxsplit=1)[0]
-    lines = [line for line in block.split("\n") if not line.startswith(("NOTE", "STYLE", "REGION"))]
-    marked = _SPEAKER.sub(lambda match: f"{match.group(1).strip()}: ", "\n".join(lines))
+    marked = _SPEAKER.sub(lambda match: f"{match.group(1).strip()}: ", block)
     return " ".join(html.unescape(_MARKUP.sub("", marked)).split())
 
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from ..text.passages import text_passages
+from ..text.passages import overlap, text_passages
 from ..text.word_search import WordSearch
-from .example import Example, merge_answers
+from .example import Example, with_shortest_answers
 
 _FEWEST_WORDS, _MOST_WORDS = 100, 300  # of all passages together; a window of 512 tokens holds them and a question
-
-_Span = tuple[int, int]
 
 
 def shorten_to_passages(examples: Sequence[Example]) -> list[Example]:
@@ -26,10 +24,10 @@ def shorten_to_passages(examples: Sequence[Example]) -> list[Example]:
     rng = random.Random(0)
     documents: dict[str, _Passages] = {}
     shortened = []
-    for example, answers in merge_answers(examples):
+    for example in with_shortest_answers(examples):
         passages = documents.setdefault(example.document, _Passages(example.document))
         text = passages.select(example, rng.randint(_FEWEST_WORDS, _MOST_WORDS))
-        shortened.append(Example(text, min(answers, key=len, default=None), example.question, example.id))
+        shortened.append(Example(text, example.answer, example.question, example.id))
     return shortened
 
 
@@ -45,7 +43,7 @@ class _Passages:
         """The passages of an example: its evidence first, then the best of a word search, until there are enough."""
         by_question = self._search.scores(example.question or "").tolist()
         by_answer = self._search.scores(example.answer or "").tolist()
-        has_evidence = [any(_overlap(span, evidence) for evidence in example.evidence) for span in self._spans]
+        has_evidence = [any(overlap(span, evidence) for evidence in example.evidence) for span in self._spans]
         order = range(len(self._spans))
         if example.evidence:
             ranking = sorted(order, key=lambda i: (not has_evidence[i], -by_question[i]))
@@ -60,7 +58,3 @@ class _Passages:
             chosen.append(index)
             total += length
         return "\n".join(self._texts[index] for index in sorted(chosen))
-
-
-def _overlap(one: _Span, other: _Span) -> bool:
-    return one[0] < other[1] and other[0] < one[1]
