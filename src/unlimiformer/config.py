@@ -50,8 +50,8 @@ class UnlimiformerConfig:
     positions : position ids of the selected tokens: "consecutive" (None), "as-encoded" (those in their window) or
         "rescaled" into one window.
     block : tokens of a block; None: 32.
-    prompt_examples : put examples of short answers before a question about a fact to a decoder-only model; None: yes, if its
-        context has room for them.
+    prompt_examples : put examples of short answers before a question about a fact to a decoder-only model; None: yes,
+        if its context has room for them.
     focus : encoder–decoder with a prompt: the answer is generated from the passages that the prompt itself attends
         to, of at least this many tokens together. None or 0: from all tokens.
     """
