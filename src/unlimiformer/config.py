@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from .errors import InputError
 
-StoreName = Literal["exact", "ivf", "faiss"]
+StoreName = Literal["exact", "auto", "ivf", "faiss"]
 DTypeName = Literal["float32", "bfloat16", "int8"]
 ComputeName = Literal["bfloat16"]
 SelectionName = Literal["reread", "blocks", "blocks-by-layer", "top-k"]
@@ -34,8 +34,8 @@ class UnlimiformerConfig:
         paper, or 0.25, which keeps the later three quarters, of a decoder-only model.
     prefix : text in front of every window (a question, as in SLED); a sequence gives each row of a batch its own.
         Decoder-only: an instruction before the document.
-    store : how the states are searched. "exact" scans them all; "ivf" and "faiss" scan a part of them. "cells" is the
-        old name of "ivf".
+    store : how the states are searched. "exact" scans them all; "ivf" and "faiss" scan a part of them; "auto" is "ivf"
+        for long texts if it was measured to be faster on this machine, else "exact". "cells" is the old name of "ivf".
     recall : for "ivf" and "faiss": the share of the exact top k's attention mass that must be retrieved, as measured
         when the store is built.
     dtype : of the stored states; None: the model's dtype. "int8" stores one scale per token.

@@ -45,7 +45,7 @@ def command(
     earlier = Memory.load(output, verify=False) if append else None
     if earlier is not None and earlier.spec is not None:
         settings = {"dtype": earlier.spec.dtype, "store": earlier.store.state_dict()[0]["store"], **settings}
-    config = make_config(settings, earlier)
+    config = make_config({"store": "auto", **settings}, earlier)
     text = open_document(file)
     wrapped = load_wrapped(model, config, device, encoder_dtype="int8")
     started = time.perf_counter()
@@ -81,7 +81,7 @@ def command(
         style="dim",
     )
     messages.print(f"search: {figures['search']}", style="dim")
-    if config.store != "exact" and memory.store.state_dict()[0]["store"] == "exact":
+    if config.store not in ("exact", "auto") and memory.store.state_dict()[0]["store"] == "exact":
         messages.print(
             f"exact search is used instead of {config.store}: it is not faster, or its recall is too low",
             style="dim",

@@ -78,7 +78,14 @@ CONFIG_OPTIONS: dict[str, Option] = {
         typer.Option(help="Type in which windows are encoded: bfloat16."),
         None,
     ),
-    "store": (str | None, typer.Option(help="How states are searched: exact (default), ivf or faiss."), None),
+    "store": (
+        str | None,
+        typer.Option(
+            help="How states are searched: exact, ivf, faiss or auto, which is ivf for a long text if it is faster; "
+            "default: auto where memories are kept (index, serve), else exact."
+        ),
+        None,
+    ),
     "recall": (
         float,
         typer.Option(help="Share of the attention that a store other than exact must find."),

@@ -450,8 +450,8 @@ class CausalEngine(Engine):
             raise InputError(
                 f"focus is {config.focus}; it is for encoder–decoders, and {name} is decoder-only: leave it out"
             )
-        if config.store != "exact":
-            raise InputError(f"store is {config.store!r}; expected 'exact' for a decoder-only model")
+        if config.store not in ("exact", "auto"):
+            raise InputError(f"store is {config.store!r}; expected 'exact' or 'auto' for a decoder-only model")
         if self.selection == "reread" and config.positions not in (None, "consecutive"):
             raise InputError(
                 f"positions is {config.positions!r} with selection 'reread', which puts blocks side by side; expected "

@@ -26,6 +26,8 @@ from .reread import PassageReader
 from .sample_queries import decoder_start_id, pool_queries, sample_queries
 from .verify_adapter import verify_guess
 
+_LONG_MEMORY = 65536  # tokens from which the store "auto" is "ivf": a scan of fewer takes a few milliseconds
+
 
 class Seq2SeqEngine(Engine):
     """One wrapped encoder–decoder."""
@@ -100,12 +102,15 @@ class Seq2SeqEngine(Engine):
 
     def build_search(self, memory: Memory) -> ExactStore:
         """The memory's store with the search of the settings, built for this model's real queries."""
-        if self.config.store == "exact" or memory.windows == 1 or self.top_k >= len(memory):
+        name = self.config.store
+        if name == "auto":
+            name = "ivf" if len(memory) >= _LONG_MEMORY else "exact"
+        if name == "exact" or memory.windows == 1 or self.top_k >= len(memory):
             return memory.store
         queries = self.sample_queries(memory)
         if not queries:
             return memory.store
-        return build(self.config.store, memory.store, pool_queries(queries), self.top_k, self.config.recall)
+        return build(name, memory.store, pool_queries(queries), self.top_k, self.config.recall)
 
     def context(self, **changes: Any) -> AbstractContextManager[None]:
         """Temporarily change fields of the `AttentionContext`."""
