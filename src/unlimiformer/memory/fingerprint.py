@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from hashlib import sha256
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -46,19 +47,36 @@ def _parameter_version(parameter: torch.Tensor) -> tuple:
 
 
 def _digest_model(config: Any, encoder: nn.Module) -> str:
+    """Digest of a model as its checkpoint stores it: what is bfloat16 there may be float32 on another processor."""
+    is_bfloat16 = all(weight is not None and _is_bfloat16(weight) for _, weight in _weights(encoder))
     digest = sha256()
     fields = {k: v for k, v in config.to_dict().items() if not k.startswith("_") and k != "transformers_version"}
+    if is_bfloat16 and "dtype" in fields:
+        fields["dtype"] = "bfloat16"
     digest.update(json.dumps(fields, sort_keys=True, default=str).encode())
-    for name, parameter in encoder.named_parameters():
-        digest.update(f"{name}{tuple(parameter.shape)}{parameter.dtype}".encode())
+    for (name, parameter), (_, weight) in zip(encoder.named_parameters(), _weights(encoder), strict=True):
+        dtype = torch.bfloat16 if is_bfloat16 else parameter.dtype
+        digest.update(f"{name}{tuple(parameter.shape)}{dtype}".encode())
+        if weight is not None:
+            digest.update(weight.to(dtype).cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _weights(encoder: nn.Module) -> Iterator[tuple[str, torch.Tensor | None]]:
+    """Every weight by its name, also those that are offloaded; None for one that cannot be read."""
+    for name, _ in encoder.named_parameters():
         module_name, _, parameter_name = name.rpartition(".")
         module = encoder.get_submodule(module_name)
         with materialized(module):
             weight = getattr(module, parameter_name)
-            if is_readable(weight):
-                numbers = weight.detach().cpu().contiguous().reshape(-1)
-                digest.update(numbers.view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+            yield name, weight.detach() if is_readable(weight) else None
+
+
+def _is_bfloat16(weight: torch.Tensor) -> bool:
+    """Whether bfloat16 holds all numbers of a weight."""
+    if weight.dtype == torch.float32:
+        return torch.equal(weight.bfloat16().float(), weight)
+    return weight.dtype == torch.bfloat16
 
 
 def _tokenizer_rules(tokenizer: Any) -> str:
