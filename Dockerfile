@@ -2,10 +2,10 @@
 #   -e UNLIMIFORMER_TOKEN=… -v unlimiformer:/data unlimiformer
 FROM python:3.11-slim
 
-# A compiler makes the scans of long memories several times faster; they are compiled at first use.
+# The scans of long memories are compiled when the package is installed; in C they are several times faster.
 RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 RUN pip install --no-cache-dir torch --index-url https://download.pytorch.org/whl/cpu
-COPY pyproject.toml README.md LICENSE /app/
+COPY pyproject.toml setup.py README.md LICENSE /app/
 COPY src /app/src
 RUN pip install --no-cache-dir "/app[models,serve]"
 

@@ -36,8 +36,8 @@ $(VENV)/.ready: pyproject.toml
 	touch $@
 
 lint: setup
-	$(BIN)/ruff check --no-cache src tests bench examples docs_site
-	$(BIN)/ruff format --no-cache --check src tests bench examples docs_site
+	$(BIN)/ruff check --no-cache setup.py src tests bench examples docs_site
+	$(BIN)/ruff format --no-cache --check setup.py src tests bench examples docs_site
 	$(BIN)/mypy
 
 # Two test processes with one thread each: with more threads than cores, they only wait for each other.

@@ -178,7 +178,7 @@ class Chaos:
         return WarmProcess(run, log or work / "log")
 
     def _prepare(self) -> None:
-        from unlimiformer.datastore.kernels.compile import library
+        from unlimiformer.datastore.kernels.library import library
 
         os.environ["UNLIMIFORMER_CACHE"] = str(self.inputs.folder / "cache")
         self.inputs.write()

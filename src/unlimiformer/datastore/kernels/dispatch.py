@@ -6,7 +6,8 @@ import os
 from functools import cache
 
 from ...errors import InputError
-from .compile import INSTRUCTION_SETS, library
+from .compile import INSTRUCTION_SETS
+from .library import library
 
 VARIABLE = "UNLIMIFORMER_KERNELS"
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from . import dispatch
-from .compile import library
+from .library import library
 
 if TYPE_CHECKING:
     from ..cells import Cells
