@@ -17,7 +17,7 @@ from ..engines.answer_end import loop_start
 from ..errors import InputError
 from ..evaluation import METHODS, EvaluationSettings, Result, compare, evaluate
 from ..evaluation.run import PREDICTIONS
-from ..hub import find_model
+from ..hub.loading import load_tokenizer
 from ..memory.encode import Progress
 from ..utils.csv_text import to_csv
 from ..utils.files import atomic_write
@@ -238,9 +238,7 @@ def _is_short(predictions: Sequence[dict[str, Any]]) -> bool:
 
 
 def _count_tokens(documents: Sequence[str], model: str) -> list[int]:
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(find_model(model) or model, trust_remote_code=False)
+    tokenizer = load_tokenizer(model)
     return [len(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]) for text in documents]
 
 

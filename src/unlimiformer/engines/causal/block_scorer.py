@@ -16,7 +16,8 @@ from torch import Tensor
 
 from ...adapters.causal import CausalAdapter
 from ...memory import Memory
-from .row_layout import Head, RowLayout, group_of
+from ..head_ranking import Head
+from .row_layout import RowLayout, group_of
 
 _ROWS_AT_ONCE = 1 << 13
 _THRESHOLD = 2.0  # standard deviations above the mean block, below which a score counts as noise

@@ -22,6 +22,7 @@ from ...memory.indexer import EncoderInfo, Indexer
 from ...text.passages import PASSAGE_TOKENS, PassageSplitter
 from ...text.questions import is_broad
 from ..base import Engine, Generated, generation_setting, require_cache
+from ..head_ranking import Head
 from ..patching import refuse_wrapped, replace_method
 from .answer_adapter import AnswerAdapter
 from .block_scorer import BlockScorer
@@ -30,7 +31,7 @@ from .kv_cache import KeysValues, PrefixReader, fill_cache, join_cached, pad_lef
 from .positions import POSITIONS, Positions
 from .prompts import PromptSuffix, PromptTemplate
 from .retrieval_heads import retrieval_heads
-from .row_layout import Head, RowLayout
+from .row_layout import RowLayout
 from .selection import PassageSelector
 from .truncated import TruncatedDocument
 

@@ -5,39 +5,23 @@ The page consists of random tokens, so no language and no text is needed. The ra
 
 from __future__ import annotations
 
-import json
-
 import torch
 
 from ...adapters.causal import CausalAdapter
 from ...datastore import ExactStore
 from ...memory import Memory
 from ...memory.fingerprint import model_digest
-from ...utils.files import cache_folder
-from ...utils.jsonl import JSON_ERRORS
+from ..head_ranking import Head, cached_ranking
 from .block_scorer import BlockScorer
-from .row_layout import Head, RowLayout
+from .row_layout import RowLayout
 
 _BLOCKS, _TRIALS, _EXCERPT, _PREFIX = 16, 24, 10, 8
 
 
 def retrieval_heads(decoder: CausalAdapter, block: int) -> list[Head]:
     """All heads, best first; the ranking is read from the cache if it is there."""
-    digest = model_digest(decoder.model.config, decoder.backbone)
-    path = cache_folder() / "heads" / f"{digest[:32]}-{block}.json"
-    try:
-        stored = [(int(layer), int(head)) for layer, head in json.loads(path.read_text())]
-    except (OSError, TypeError, *JSON_ERRORS):
-        stored = []
-    if sorted(stored) == sorted((view.layer, head) for view in decoder.attentions for head in range(view.heads)):
-        return stored
-    ranking = rank_heads(decoder, block)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(ranking))
-    except OSError:  # without a writable cache they are ranked again next time
-        pass
-    return ranking
+    name = f"{model_digest(decoder.model.config, decoder.backbone)[:32]}-{block}"
+    return cached_ranking(name, _all_heads(decoder), lambda: rank_heads(decoder, block))
 
 
 @torch.no_grad()
@@ -47,7 +31,7 @@ def rank_heads(decoder: CausalAdapter, block: int) -> list[Head]:
     vocabulary_size = decoder.model.get_input_embeddings().num_embeddings
     page = torch.randint(vocabulary_size, (_PREFIX + _BLOCKS * block,), generator=generator)
     length = min(_EXCERPT, block)
-    heads = [(view.layer, head) for view in decoder.attentions for head in range(view.heads)]
+    heads = _all_heads(decoder)
     layout = RowLayout.for_heads(decoder, heads)
     rows = layout.rows(decoder.inputs(page[None], range(len(decoder.attentions))))[0]
     memory = Memory(ExactStore(rows), page, None, 2, _PREFIX)
@@ -60,3 +44,7 @@ def rank_heads(decoder: CausalAdapter, block: int) -> list[Head]:
             share = float(scores[right] / scores.sum().clamp_min(1e-6))  # breaks ties
             successes[head] += (int(scores.argmax()) == right) + 1e-3 * share
     return sorted(heads, key=lambda head: -successes[head])
+
+
+def _all_heads(decoder: CausalAdapter) -> list[Head]:
+    return [(view.layer, head) for view in decoder.attentions for head in range(view.heads)]

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from ...adapters.causal import CausalAdapter, SelfAttention
+from ..head_ranking import Head
 
-Head = tuple[int, int]
 """A layer and a head in it, counted from 0."""
 
 

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from ...memory import Memory
 from ...text.passages import PassageSplitter
+from ..head_ranking import Head
 from ..passage_ranking import PassageRanker, RankedPassages
 from .block_scorer import BlockScorer
 from .prompts import PromptSuffix
-from .row_layout import Head, RowLayout
+from .row_layout import RowLayout
 
 
 @dataclass(frozen=True)

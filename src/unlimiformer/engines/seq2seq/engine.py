@@ -15,17 +15,20 @@ from ...errors import InputError, UnsupportedModelError
 from ...hub.saved_settings import load_gates
 from ...memory import Memory
 from ...memory.indexer import EncoderInfo, Indexer
-from ...provenance import AttentionTrace, Provenance
+from ...provenance import Attention, AttentionTrace, Provenance
 from ...text.tokenization import special_ids
 from ..base import Engine, Generated, require_cache, strip_padding
+from ..head_ranking import Head
 from .attention import EVERYTHING, RetrievalPolicy
 from .context import AttentionContext
 from .focus import MemorySlice
 from .hooks import HookManager
 from .reread import PassageReader
+from .retrieval_heads import of_heads, retrieval_heads
 from .sample_queries import decoder_start_id, pool_queries, sample_queries
 from .verify_adapter import verify_guess
 
+_SEARCHING_HEADS = 3  # of the retrieval heads; those of all heads together find fewer passages
 _LONG_MEMORY = 65536  # tokens from which the store "auto" is "ivf": a scan of fewer takes a few milliseconds
 
 
@@ -229,11 +232,29 @@ class Seq2SeqEngine(Engine):
         """The passages of a memory that a prompt attends to, in one window behind it."""
         assert self._reader is not None
         query = self._reader.query(memory, prompt)
-        trace, ids = AttentionTrace(), self.decoder_prompts([query.text])
-        with self.context(trace=trace):
-            self.model(**self.encoder_outputs([memory]), decoder_input_ids=ids, use_cache=False)
-        layers = trace.by_layer(memory, [0] * ids.shape[1], 0)
+        layers = of_heads(self.attention_of(memory, self.decoder_prompts([query.text])[0]), self._searching_heads())
         return self._reader.read(memory, query, Provenance.from_layers(memory, layers).weights)
+
+    def _searching_heads(self) -> list[Head]:
+        """The heads whose attention searches passages: the best retrieval heads of the current weights."""
+        layers, heads = self.config.layers, self.config.heads
+        return [
+            (layer, head)
+            for layer, head in retrieval_heads(self)
+            if (layers is None or layer in layers) and (heads is None or head in heads)
+        ][:_SEARCHING_HEADS]
+
+    def attention_of(self, memory: Memory, ids: Tensor) -> dict[int, Attention]:
+        """The attention of decoder tokens (n,) to a memory, by layer."""
+        trace = AttentionTrace()
+        with self.context(trace=trace):
+            self.model(**self.encoder_outputs([memory]), decoder_input_ids=ids[None].to(self.device), use_cache=False)
+        return trace.by_layer(memory, [0] * ids.shape[0], 0)
+
+    @property
+    def start_ids(self) -> Tensor:
+        """Token ids (1,) with which a decoder's text begins."""
+        return torch.tensor([decoder_start_id(self.model) or 0])
 
     @torch.no_grad()
     def _focus(self, memories: list[Memory], ids: Tensor) -> list[MemorySlice]:
