@@ -60,7 +60,9 @@ def test_the_attention_of_these_heads_alone_searches(tokenizer, engine, monkeypa
     seen = []
     read = engine._reader.read
     monkeypatch.setattr(
-        engine._reader, "read", lambda memory, query, attention: seen.append(attention) or read(memory, query, attention)
+        engine._reader,
+        "read",
+        lambda memory, query, attention: seen.append(attention) or read(memory, query, attention),
     )
     engine.generate([memory], ["w41 w44"], False, dict(GREEDY))
     best = seen[0].topk(2).indices.tolist()
@@ -70,9 +72,7 @@ def test_the_attention_of_these_heads_alone_searches(tokenizer, engine, monkeypa
 
 
 def test_attention_of_some_heads(tokenizer):
-    layers = {
-        n: Attention(torch.arange(12).reshape(1, 3, 4), torch.full((1, 3, 4), 0.25).cumsum(0)) for n in range(2)
-    }
+    layers = {n: Attention(torch.arange(12).reshape(1, 3, 4), torch.full((1, 3, 4), 0.25).cumsum(0)) for n in range(2)}
     kept = retrieval_heads.of_heads(layers, [(1, 2), (1, 0)])
     assert list(kept) == [1] and kept[1].index[0, :, 0].tolist() == [8, 0]
     with Unlimiformer(make("t5"), tokenizer, window=WINDOW) as u:

@@ -22,8 +22,8 @@ from ...provenance import Attention, Provenance
 from ...text.questions import is_descriptive
 from ..answer_end import RepetitionLimit
 from ..base import generation_setting, strip_padding
+from ..contexts import ContextChoice, stream_answer
 from .composed import INSTRUCTION, TOKENS_PER_PART, ComposedAnswer, split_tokens
-from .contexts import ContextChoice, stream_answer
 from .kv_cache import KeysValues, pad_left, read_behind, read_prefix, slice_prompt
 from .prompts import PromptSuffix
 from .row_layout import RowLayout

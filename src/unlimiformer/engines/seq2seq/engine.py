@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,7 +18,8 @@ from ...memory import Memory
 from ...memory.indexer import EncoderInfo, Indexer
 from ...provenance import Attention, AttentionTrace, Provenance
 from ...text.tokenization import special_ids
-from ..base import Engine, Generated, require_cache, strip_padding
+from ..base import Engine, Generated, generation_setting, require_cache, strip_padding
+from ..contexts import ContextChoice, stream_answer
 from ..head_ranking import Head
 from .attention import EVERYTHING, RetrievalPolicy
 from .context import AttentionContext
@@ -137,35 +139,65 @@ class Seq2SeqEngine(Engine):
         self, memories: list[Memory], prompts: list[str | None], provenance: bool, generation: dict[str, Any]
     ) -> list[Generated]:
         """Run the model's own `generate`; a prompt is the beginning of the decoder's text."""
-        slices = [MemorySlice(memory, memory) for memory in memories]
         if self._reader is not None:
-            slices = [
-                self._reread(memory, prompt) if prompt else part
-                for memory, prompt, part in zip(memories, prompts, slices, strict=True)
-            ]
-        elif any(prompt is not None for prompt in prompts):
+            return self._answer_from_passages(memories, prompts, provenance, generation)
+        slices = [MemorySlice(memory, memory) for memory in memories]
+        if any(prompt is not None for prompt in prompts):
             ids = self.decoder_prompts(prompts)
             generation = {**generation, "decoder_input_ids": ids}
             if self.hooks.context.focus:
                 slices = self._focus(memories, ids)
+        return self._generate(slices, provenance, generation)[0]
+
+    def _generate(
+        self, slices: list[MemorySlice], provenance: bool, generation: dict[str, Any]
+    ) -> tuple[list[Generated], Any]:
+        """What is generated from each slice, and what the model's `generate` returned."""
         prompt_ids = generation.get("decoder_input_ids")
         prompt_length = 1 if prompt_ids is None else prompt_ids.shape[1]  # the start token, then the prompt
         inputs = self._generate_inputs([part.memory for part in slices])
         if not provenance:
             output = self.model.generate(**inputs, **generation)
             sequences = output if isinstance(output, Tensor) else output.sequences
-            per_input = sequences.split(sequences.shape[0] // len(memories))
-            return [
+            per_input = sequences.split(sequences.shape[0] // len(slices))
+            generated = [
                 Generated(rows, prompt_length, selected=part.selected)
                 for rows, part in zip(per_input, slices, strict=True)
             ]
+            return generated, output
         require_cache(self.model, generation)
         trace = AttentionTrace()
         with self.context(trace=trace):
             output = self.model.generate(
                 **inputs, **{**generation, "return_dict_in_generate": True, "output_scores": True}
             )
-        return self._with_provenance(output, slices, trace, prompt_length, generation)
+        return self._with_provenance(output, slices, trace, prompt_length, generation), output
+
+    def _answer_from_passages(
+        self, memories: list[Memory], prompts: list[str | None], provenance: bool, generation: dict[str, Any]
+    ) -> list[Generated]:
+        """Answers to prompts from the passages that they need, a question about a fact from two contexts."""
+        contexts = [
+            self._reread(memory, prompt) if prompt else [MemorySlice(memory, memory)]
+            for memory, prompt in zip(memories, prompts, strict=True)
+        ]
+        if generation_setting(self.model, generation, "do_sample", False):  # the likeliest would be no fair sample
+            contexts = [slices[-1:] for slices in contexts]
+        choice = ContextChoice([len(slices) for slices in contexts])
+        slices = [part for slices in contexts for part in slices]
+        generated, output = self._generate(slices, provenance, choice.arguments(generation))
+        if not choice.is_needed:
+            return generated
+        new_tokens = output.sequences[:, 1:]
+        lengths = torch.tensor([len(strip_padding(self.model, generation, row)) for row in new_tokens])
+        chosen = choice.choose(output, new_tokens, lengths)
+        if generation.get("streamer") is not None:
+            answer = generated[chosen[0]].sequences[0]
+            stream_answer(generation["streamer"], answer[None, :1], strip_padding(self.model, generation, answer[1:]))
+        return [
+            replace(generated[number], selected=slices[-1].selected)  # it has the passages of the others
+            for number, slices in zip(chosen, contexts, strict=True)
+        ]
 
     def truncated_generate(
         self, texts: list[str], prompts: list[str | None], generation: dict[str, Any], answer_start: str = ""
@@ -228,8 +260,8 @@ class Seq2SeqEngine(Engine):
         return generated
 
     @torch.no_grad()
-    def _reread(self, memory: Memory, prompt: str) -> MemorySlice:
-        """The passages of a memory that a prompt attends to, in one window behind it."""
+    def _reread(self, memory: Memory, prompt: str) -> list[MemorySlice]:
+        """The passages of a memory that a prompt attends to, in a window behind it: one or more contexts."""
         assert self._reader is not None
         query = self._reader.query(memory, prompt)
         layers = of_heads(self.attention_of(memory, self.decoder_prompts([query.text])[0]), self._searching_heads())

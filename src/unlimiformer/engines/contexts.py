@@ -37,7 +37,7 @@ class ContextChoice:
         """Arguments of `generate` with which the answers can be compared; they are streamed when one is chosen."""
         if not self.is_needed:
             return generation
-        return {**generation, "output_scores": True, "streamer": None}
+        return {**generation, "output_scores": True, "return_dict_in_generate": True, "streamer": None}
 
     def choose(self, output: Any, new_tokens: Tensor, lengths: Tensor) -> list[int]:
         """For each query, the number of the context whose answer is taken, counted over all queries.
