@@ -65,8 +65,8 @@ CONFIG_OPTIONS: dict[str, Option] = {
     "selection": (
         str | None,
         typer.Option(
-            help="What a decoder-only model sees: reread (default), blocks, blocks-by-layer or top-k. Encoder–decoders: "
-            "top-k, or reread for questions."
+            help="What a decoder-only model sees: reread (default), blocks, blocks-by-layer or top-k. "
+            "Encoder–decoders: top-k, or reread for questions."
         ),
         None,
     ),
