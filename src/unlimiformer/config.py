@@ -45,7 +45,7 @@ class UnlimiformerConfig:
     selection : what a decoder-only model sees of a document. "reread" (None): the passages that its retrieval heads
         score highest, encoded again in the model's own window. "blocks", "blocks-by-layer": the stored states of such
         blocks, the same ones in all layers or each layer's own. "top-k": each head's own tokens at each step, as in
-        the paper. Encoder–decoder: None is "top-k"; with "reread" the passages that a prompt attends to are encoded
+        the paper. Encoder–decoder: "top-k" (None), or with "reread" the passages that a prompt attends to are encoded
         again in one window behind it.
     positions : position ids of the selected tokens: "consecutive" (None), "as-encoded" (those in their window) or
         "rescaled" into one window.

@@ -88,7 +88,7 @@ def _methods(qa: DocumentQA, baselines: bool) -> dict[str, Callable[..., str]]:
         return methods
     methods["truncated"] = qa.ask_truncated
     engine = qa.wrapped.engine
-    if engine.kind == "encoder-decoder":
+    if engine.kind == "encoder-decoder" and qa.wrapped.config.selection != "reread":
 
         def ask_with_full_attention(question: str, **generation: Any) -> str:
             with engine.full_attention():

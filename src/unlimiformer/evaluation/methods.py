@@ -17,6 +17,7 @@ from ..config import UnlimiformerConfig
 from ..engines.answer_end import AnswerEnd, answer_tokens
 from ..engines.seq2seq.attention import memorizing_layer
 from ..errors import InputError
+from ..hub.saved_settings import with_defaults
 from ..model import Unlimiformer
 from ..qa import DocumentQA, QuestionFormat, answer_batch
 from ..text.questions import asks_for_summary
@@ -90,6 +91,8 @@ class Answerer:
         layer: int | None = None,
     ) -> Answerer:
         """Wrap a model as a method needs it; `layer` is the one that retrieves, for "memorizing"."""
+        if method in ("sled", "memorizing") and _rereads(model, config):
+            config, question_format = replace(config, selection="top-k"), replace(question_format, place="window")
         wrapped = Unlimiformer(model, tokenizer, _method_config(method, model, tokenizer, config, layer))
         if wrapped.config.focus and config.focus and question_format.place != "decoder":
             wrapped.remove()
@@ -198,6 +201,11 @@ class Answerer:
             self._last = None  # frees its memory first
             self._last = DocumentQA(self.wrapped, document, self._format)
         return self._last
+
+
+def _rereads(model: Any, config: UnlimiformerConfig) -> bool:
+    """Whether a model reads passages behind the question, so that it expects a question before what it reads."""
+    return with_defaults(config, getattr(model.config, "_name_or_path", None)).selection == "reread"
 
 
 def _method_config(

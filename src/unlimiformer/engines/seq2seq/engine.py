@@ -42,7 +42,7 @@ class Seq2SeqEngine(Engine):
     def __init__(self, model: Any, base: Any, tokenizer: Any, config: UnlimiformerConfig) -> None:
         super().__init__(model, base, tokenizer, config)
         for name in ("selection", "positions", "block"):
-            if getattr(config, name) not in (None, "reread"):
+            if getattr(config, name) not in (None, "reread", "top-k"):
                 raise InputError(
                     f"{name} is {getattr(config, name)!r}; it is for decoder-only models, and "
                     f"{type(base).__name__} is an encoder–decoder: leave it out"
