@@ -9,7 +9,7 @@ from tiny_causal_models import tiny_decoder
 from transformers.generation.streamers import BaseStreamer
 
 from unlimiformer import Unlimiformer
-from unlimiformer.engines.causal import contexts
+from unlimiformer.engines import contexts
 from unlimiformer.engines.causal.generation import Query, RereadGenerator
 from unlimiformer.engines.causal.prompts import PromptSuffix
 from unlimiformer.memory.encode import TokenizedInput
