@@ -187,7 +187,7 @@ def test_the_output_starts_with_the_prompt(model, tokenizer, book):
         ({"overlap": -0.5}, "overlap is -0.5"),
         ({"window": 0}, "window is 0"),
         ({"dtype": "float8"}, "dtype is 'float8'; expected one of: None, float32, bfloat16, int8"),
-        ({"store": "magic"}, "store is 'magic'; expected one of: exact, ivf, faiss"),
+        ({"store": "magic"}, "store is 'magic'; expected one of: exact, auto, ivf, faiss"),
         ({"layers": (-1,)}, "layers is"),
         ({"compute_dtype": "int8"}, "compute_dtype is 'int8'"),
     ],

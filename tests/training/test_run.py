@@ -112,7 +112,7 @@ def test_damaged_metrics_of_a_finished_training_are_one_error(make_settings, tmp
     metrics = train(settings, tmp_path / "out")
     assert train(settings, tmp_path / "out") == metrics
     (tmp_path / "out" / "result.json").write_bytes(content.encode("latin-1"))
-    with pytest.raises(InputError, match=r"result.json is damaged .* remove it"):
+    with pytest.raises(InputError, match=r"result.json is damaged; .* remove it"):
         train(settings, tmp_path / "out")
     (tmp_path / "out" / "result.json").unlink()
     assert train(settings, tmp_path / "out") == metrics

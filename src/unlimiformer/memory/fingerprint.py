@@ -46,19 +46,30 @@ def _parameter_version(parameter: torch.Tensor) -> tuple:
     return (parameter.data_ptr(), count, tuple(parameter.shape), float(sample.double().sum()))
 
 
-def _digest_model(config: Any, encoder: nn.Module) -> str:
-    """Digest of a model as its checkpoint stores it: what is bfloat16 there may be float32 on another processor."""
-    is_bfloat16 = all(weight is not None and _is_bfloat16(weight) for _, weight in _weights(encoder))
+def is_same_checkpoint(digest: str, config: Any, encoder: nn.Module) -> bool:
+    """Whether a digest is that of the same checkpoint, loaded in the other of bfloat16 and float32.
+
+    A checkpoint in bfloat16 is loaded as float32 where the processor does not multiply bfloat16.
+    """
+    weights = [weight for _, weight in _weights(encoder)]
+    if any(weight is None or not _is_bfloat16(weight) for weight in weights):
+        return False
+    is_wide = any(weight is not None and weight.dtype == torch.float32 for weight in weights)
+    return digest == _digest_model(config, encoder, torch.bfloat16 if is_wide else torch.float32)
+
+
+def _digest_model(config: Any, encoder: nn.Module, dtype: torch.dtype | None = None) -> str:
+    """Digest of a model, or of what it would be if its weights were loaded in another dtype."""
     digest = sha256()
     fields = {k: v for k, v in config.to_dict().items() if not k.startswith("_") and k != "transformers_version"}
-    if is_bfloat16 and "dtype" in fields:
-        fields["dtype"] = "bfloat16"
+    if dtype is not None and "dtype" in fields:
+        fields["dtype"] = str(dtype).removeprefix("torch.")
     digest.update(json.dumps(fields, sort_keys=True, default=str).encode())
     for (name, parameter), (_, weight) in zip(encoder.named_parameters(), _weights(encoder), strict=True):
-        dtype = torch.bfloat16 if is_bfloat16 else parameter.dtype
-        digest.update(f"{name}{tuple(parameter.shape)}{dtype}".encode())
+        digest.update(f"{name}{tuple(parameter.shape)}{dtype or parameter.dtype}".encode())
         if weight is not None:
-            digest.update(weight.to(dtype).cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+            numbers = weight.to(dtype or weight.dtype).cpu().contiguous().reshape(-1)
+            digest.update(numbers.view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

@@ -22,7 +22,7 @@ from ..text.sources import TextSource, as_token_ids, iter_text, locations_of, op
 from ..text.tokenization import Tokens, prefix_token_ids, stream_tokens
 from ..text.windows import WindowSpec
 from .encode import EncodeFn, Progress, TokenizedInput, encode_windows, plan_input_windows
-from .fingerprint import model_digest, tokenizer_digest
+from .fingerprint import is_same_checkpoint, model_digest, tokenizer_digest
 from .memory import EncodingSpec, Memory, RowSpec
 from .partial_write import PartialWrite
 from .sink import IndexSink, RamSink
@@ -104,8 +104,12 @@ class Indexer:
         """Raise `MemoryMismatchError` for a memory that this model with these settings would not have made."""
         if memory.spec is None:
             raise MemoryMismatchError("the memory was encoded inside the model's own forward; make one with index()")
-        ignored = () if self.config.dtype is not None else ("dtype",)
-        changes = self.encoding_spec(torch.tensor(memory.spec.prefix)).differences(memory.spec, ignored)
+        ignored: tuple[str, ...] = () if self.config.dtype is not None else ("dtype",)
+        spec = self.encoding_spec(torch.tensor(memory.spec.prefix))
+        model = self._encoder.model_config, self._encoder.module
+        if memory.spec.model != spec.model and is_same_checkpoint(memory.spec.model, *model):
+            ignored += ("model",)
+        changes = spec.differences(memory.spec, ignored)
         if isinstance(self.config.prefix, str) and tuple(self.prefix_ids().tolist()) != memory.spec.prefix:
             changes.append("another prefix")
         if changes:
