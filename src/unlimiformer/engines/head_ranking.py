@@ -9,7 +9,7 @@ from ..utils.files import cache_folder
 from ..utils.jsonl import JSON_ERRORS
 
 Head = tuple[int, int]
-"""Number of a layer, and of a head in it."""
+"""A layer and a head in it, counted from 0."""
 
 
 def cached_ranking(name: str, heads: Sequence[Head], rank: Callable[[], list[Head]]) -> list[Head]:

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from ..adapters.base import is_readable, materialized
+from ..adapters.base import is_readable, materialized, module_dtype
 
 _MODELS: WeakKeyDictionary[nn.Module, tuple[tuple, str]] = WeakKeyDictionary()
 _TOKENIZERS: WeakKeyDictionary[Any, tuple[int, str]] = WeakKeyDictionary()
@@ -51,11 +51,10 @@ def is_same_checkpoint(digest: str, config: Any, encoder: nn.Module) -> bool:
 
     A checkpoint in bfloat16 is loaded as float32 where the processor does not multiply bfloat16.
     """
-    weights = [weight for _, weight in _weights(encoder)]
-    if any(weight is None or not _is_bfloat16(weight) for weight in weights):
+    if not all(weight is not None and _is_bfloat16(weight) for weight in _weights(encoder)):
         return False
-    is_wide = any(weight is not None and weight.dtype == torch.float32 for weight in weights)
-    return digest == _digest_model(config, encoder, torch.bfloat16 if is_wide else torch.float32)
+    other = torch.bfloat16 if module_dtype(encoder) == torch.float32 else torch.float32
+    return digest == _digest_model(config, encoder, other)
 
 
 def _digest_model(config: Any, encoder: nn.Module, dtype: torch.dtype | None = None) -> str:
@@ -65,7 +64,7 @@ def _digest_model(config: Any, encoder: nn.Module, dtype: torch.dtype | None = N
     if dtype is not None and "dtype" in fields:
         fields["dtype"] = str(dtype).removeprefix("torch.")
     digest.update(json.dumps(fields, sort_keys=True, default=str).encode())
-    for (name, parameter), (_, weight) in zip(encoder.named_parameters(), _weights(encoder), strict=True):
+    for (name, parameter), weight in zip(encoder.named_parameters(), _weights(encoder), strict=True):
         digest.update(f"{name}{tuple(parameter.shape)}{dtype or parameter.dtype}".encode())
         if weight is not None:
             numbers = weight.to(dtype or weight.dtype).cpu().contiguous().reshape(-1)
@@ -73,14 +72,14 @@ def _digest_model(config: Any, encoder: nn.Module, dtype: torch.dtype | None = N
     return digest.hexdigest()
 
 
-def _weights(encoder: nn.Module) -> Iterator[tuple[str, torch.Tensor | None]]:
-    """Every weight by its name, also those that are offloaded; None for one that cannot be read."""
+def _weights(encoder: nn.Module) -> Iterator[torch.Tensor | None]:
+    """Every weight, one at a time, also those that are offloaded; None for one that cannot be read."""
     for name, _ in encoder.named_parameters():
         module_name, _, parameter_name = name.rpartition(".")
         module = encoder.get_submodule(module_name)
         with materialized(module):
             weight = getattr(module, parameter_name)
-            yield name, weight.detach() if is_readable(weight) else None
+            yield weight.detach() if is_readable(weight) else None
 
 
 def _is_bfloat16(weight: torch.Tensor) -> bool:

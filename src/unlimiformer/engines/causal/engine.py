@@ -220,7 +220,7 @@ class CausalEngine(Engine):
         answers: dict[int, str] = {}
         for uses_adapter, numbers in groups.items():
             some_texts, some_prompts = [texts[number] for number in numbers], [prompts[number] for number in numbers]
-            with self.use_adapter() if uses_adapter else nullcontext():
+            with self.use_adapter(uses_adapter):
                 written = self._truncated_generate(some_texts, some_prompts, generation, answer_start)
             answers |= zip(numbers, written, strict=True)
         return [answers[number] for number in range(len(texts))]
@@ -289,9 +289,9 @@ class CausalEngine(Engine):
         """Whether a question is answered with the model's adapter: one about a fact, from passages that are read."""
         return self._adapter.exists and self.selection == "reread" and not is_broad(question)
 
-    def use_adapter(self) -> AbstractContextManager[None]:
-        """A context in which the model's adapter is in effect."""
-        return self._adapter.active()
+    def use_adapter(self, is_used: bool = True) -> AbstractContextManager[None]:
+        """A context in which the model's adapter is in effect, or not."""
+        return self._adapter.active() if is_used else nullcontext()
 
     @property
     def prefix_reader(self) -> PrefixReader:

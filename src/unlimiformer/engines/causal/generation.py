@@ -7,7 +7,6 @@ values (`blocks`, `blocks-by-layer`), or at every step of every head (`top-k`).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -178,7 +177,7 @@ class RereadGenerator(DocumentGenerator):
         by_query = [self.build_prompts(query) for query in queries]  # by the model that has indexed the document
         if generation_setting(self._engine.model, generation, "do_sample", False):  # the likeliest is no fair sample
             by_query = [contexts[-1:] for contexts in by_query]
-        with self._engine.use_adapter() if uses_adapter else nullcontext():
+        with self._engine.use_adapter(uses_adapter):
             return self._answer(queries, by_query, generation, provenance)
 
     def _answer(

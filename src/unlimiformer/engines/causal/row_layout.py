@@ -14,8 +14,6 @@ from torch import Tensor
 from ...adapters.causal import CausalAdapter, SelfAttention
 from ..head_ranking import Head
 
-"""A layer and a head in it, counted from 0."""
-
 
 @dataclass(frozen=True)
 class ColumnSpec:
