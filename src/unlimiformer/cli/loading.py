@@ -104,6 +104,8 @@ def open_wrapped(
     from ..memory import Memory
 
     memory = source if isinstance(source, Memory) else None
+    if memory is None:
+        settings = {"compute_dtype": "auto", **settings}
     return source, load_wrapped(model, make_config(settings, memory), device)
 
 

@@ -78,7 +78,10 @@ CONFIG_OPTIONS: dict[str, Option] = {
     "dtype": (str | None, typer.Option(help="Type of the stored states: float32, bfloat16 or int8."), None),
     "compute_dtype": (
         str | None,
-        typer.Option(help="Type in which windows are encoded: bfloat16."),
+        typer.Option(
+            help="Type in which windows are encoded: bfloat16, or auto: that for long documents where it is faster. "
+            "Default: auto where one document or memory is opened or made, else the model's own."
+        ),
         None,
     ),
     "store": (

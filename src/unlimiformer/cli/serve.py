@@ -51,7 +51,7 @@ def command(
             f"--host is {host!r}, which other machines can reach; give a token: --token, or UNLIMIFORMER_TOKEN"
         )
     require_at_least(1, num_beams=num_beams)
-    config = make_config({"store": "auto", **settings})
+    config = make_config({"store": "auto", "compute_dtype": "auto", **settings})
     quiet_libraries()
     for module in ("fastapi", "fastapi_offline", "uvicorn", "python_multipart"):
         require(module, "serve", "the server")

@@ -21,6 +21,7 @@ from ..text.document_text import Location, move_locations
 from ..text.sources import TextSource, as_token_ids, iter_text, locations_of, open_source
 from ..text.tokenization import Tokens, prefix_token_ids, stream_tokens
 from ..text.windows import WindowSpec
+from .compute_dtype import resolve_compute_dtype
 from .encode import EncodeFn, Progress, TokenizedInput, encode_windows, plan_input_windows
 from .fingerprint import is_same_checkpoint, model_digest, tokenizer_digest
 from .memory import EncodingSpec, Memory, RowSpec
@@ -92,7 +93,7 @@ class Indexer:
             overlap=self.window_spec.overlap,
             prefix=tuple(prefix.tolist()),
             dtype=str(self._store_dtype(windows=2)).removeprefix("torch."),
-            compute_dtype=self.config.compute_dtype,
+            compute_dtype=resolve_compute_dtype(self.config.compute_dtype, self._encoder.module),
             row=self._encoder.row,
         )
 
@@ -105,6 +106,8 @@ class Indexer:
         if memory.spec is None:
             raise MemoryMismatchError("the memory was encoded inside the model's own forward; make one with index()")
         ignored: tuple[str, ...] = () if self.config.dtype is not None else ("dtype",)
+        if self.config.compute_dtype == "auto":  # another machine may have chosen otherwise
+            ignored += ("compute_dtype",)
         spec = self.encoding_spec(torch.tensor(memory.spec.prefix))
         model = self._encoder.model_config, self._encoder.module
         if memory.spec.model != spec.model and is_same_checkpoint(memory.spec.model, *model):
@@ -188,7 +191,7 @@ class Indexer:
             if progress is not None:
                 progress(writer.done, writer.windows)
             source = TokenizedInput(source.ids, source.prefix.to(self.device), {})
-            encode = self._with_compute_dtype(self._encoder.encode)
+            encode = self._with_compute_dtype(self._encoder.encode, writer.windows)
             batches = encode_windows([source], encode, self.window_spec, writer.batch_size, writer.done)
             self._fill(writer, batches, writer.done, writer.windows, progress)
             writer.publish(build_search(writer.memory()), locations)
@@ -251,8 +254,8 @@ class Indexer:
 
         Without `specs` they serve this model as it is now, and can be neither saved nor checked.
         """
-        encode = self._with_compute_dtype(encode or self._encoder.encode)
         plans = [plan_input_windows(source, self.window_spec) for source in inputs]
+        encode = self._with_compute_dtype(encode or self._encoder.encode, max(map(len, plans), default=0))
         encoded_tokens = sum(window.end - window.start for plan in plans for window in plan)
         if torch.is_grad_enabled() and encoded_tokens > _CHECKPOINT_ABOVE:
             encode = _with_checkpointing(encode)
@@ -331,10 +334,12 @@ class Indexer:
         dtype = module_dtype(self._encoder.module)
         return dtype if dtype in DTYPES.values() else torch.float32  # float16 would lose range
 
-    def _with_compute_dtype(self, encode: EncodeFn) -> EncodeFn:
-        if self.config.compute_dtype is None:
+    def _with_compute_dtype(self, encode: EncodeFn, windows: int) -> EncodeFn:
+        """Encode in the type of the settings; what "auto" chooses is for long inputs, others are encoded as they are."""
+        name = resolve_compute_dtype(self.config.compute_dtype, self._encoder.module)
+        if name is None or (windows == 1 and self.config.compute_dtype == "auto"):
             return encode
-        dtype = DTYPES[self.config.compute_dtype]
+        dtype = DTYPES[name]
 
         def autocast_encode(ids: Tensor, aligned: dict[str, Tensor]) -> Tensor:
             with torch.autocast(self.device.type, dtype=dtype):
