@@ -7,6 +7,7 @@ import stat
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("TRITON_INTERPRET", "1")  # runs the Triton kernels on the CPU; read when Triton is imported
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # test workers and their subprocesses share the cores
     os.environ["OMP_NUM_THREADS"] = "1"

@@ -7,17 +7,20 @@ from contextlib import contextmanager
 
 import pytest
 
-from unlimiformer.datastore.kernels import dispatch, native
+from unlimiformer.datastore import exact
+from unlimiformer.datastore.kernels import dispatch, native, torch_kernels, triton_kernels
 
-IMPLEMENTATIONS = (*dispatch.available(), "torch")  # those that this machine has
+_ANYWHERE = {"torch": torch_kernels, "triton": triton_kernels}  # Triton's own interpreter runs its kernels
+IMPLEMENTATIONS = (*dispatch.available(), *_ANYWHERE)  # those that this machine has
 
 
 @contextmanager
 def forced(implementation: str) -> Iterator[None]:
-    """Search by the kernels of one instruction set, or by torch."""
+    """Search by the kernels of one instruction set, by torch or by Triton."""
     with pytest.MonkeyPatch.context() as patch:
-        if implementation == "torch":
+        if implementation in _ANYWHERE:
             patch.setattr(native, "serves", lambda states: False)
+            patch.setattr(exact, "kernels_for", lambda states: _ANYWHERE[implementation])
         else:
             patch.setenv(dispatch.VARIABLE, implementation)
         yield

@@ -39,13 +39,16 @@ def unfold_values(mixed: Tensor, value_weight: Tensor, value_bias: Tensor | None
     values = _multiply_groups(mixed, value_weight.transpose(1, 2))
     if value_bias is None:
         return values
-    return values + value_bias.repeat_interleave(values.shape[1] // value_bias.shape[0], dim=0)
+    heads_per_group = values.shape[1] // value_bias.shape[0]
+    return values + (value_bias if heads_per_group == 1 else value_bias.repeat_interleave(heads_per_group, dim=0))
 
 
 def _multiply_groups(x: Tensor, weight: Tensor) -> Tensor:
     """Multiply the vectors of each head (N, H, a) with the matrix of its group (G, a, b) to (N, H, b)."""
     n, heads, width = x.shape
     groups = weight.shape[0]
+    if groups == heads:
+        return torch.bmm(x.transpose(0, 1), weight).transpose(0, 1)
     grouped = x.reshape(n, groups, heads // groups, width).transpose(0, 1).reshape(groups, -1, width)
     product = torch.bmm(grouped, weight).reshape(groups, n, heads // groups, -1)
     return product.transpose(0, 1).reshape(n, heads, -1)

@@ -1,4 +1,4 @@
-"""The setting `compute_dtype="auto"`: bfloat16 for long inputs of a float32 encoder, where it was measured to be faster."""
+"""The setting `compute_dtype="auto"`: bfloat16 for long inputs of a float32 encoder, where it is faster."""
 
 from __future__ import annotations
 

@@ -11,6 +11,8 @@ from torch import Tensor
 from ..errors import MemoryMismatchError
 from .base import Hits, Scorer
 from .kernels import native
+from .kernels.choice import kernels_for
+from .kernels.torch_kernels import best_rows
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
 _BLOCK_SCORES = 1 << 23  # numbers in one block of scores: 32 MB of float32
@@ -69,11 +71,8 @@ class ExactStore:
 
     def search(self, queries: Tensor, k: int) -> Hits:
         """Find the k states with the largest inner products with each of `queries` (N, D); K is at most `rows`."""
-        k = min(k, self.rows)
         self._check_width(queries)
-        if not native.serves(self.states):
-            return self.search_by(lambda block: queries.float() @ block.T, queries.shape[0], k)
-        index, score = native.scan(self.states, self.scales, queries.float(), k)
+        index, score = kernels_for(self.states).scan(self.states, self.scales, queries.float(), min(k, self.rows))
         return Hits(index, score, score > float("-inf"))
 
     def _check_width(self, queries: Tensor) -> None:
@@ -86,33 +85,23 @@ class ExactStore:
 
     def search_by(self, scorer: Scorer, queries: int, k: int) -> Hits:
         """Find the k states that `scorer` scores highest for each query, with the scores of one block at a time."""
-        k = min(k, self.rows)
-        best_score = best_index = None
-        start = 0
-        for block in self.blocks(queries):
-            scores = torch.nan_to_num(scorer(block), nan=float("-inf"), posinf=float("inf"), neginf=float("-inf"))
-            index = torch.arange(start, start + block.shape[0], device=scores.device).expand_as(scores)
-            if best_score is not None and best_index is not None:
-                scores, index = torch.cat((best_score, scores), dim=1), torch.cat((best_index, index), dim=1)
-            best_score, selected = scores.topk(min(k, scores.shape[1]), dim=1, sorted=False)
-            best_index = index.gather(1, selected)
-            start += block.shape[0]
-        assert best_score is not None and best_index is not None
-        return Hits(best_index, best_score, best_score > float("-inf"))
+        index, score = best_rows(
+            lambda rows: scorer(self.rows_at(rows)), self.rows, self._rows_at_once(queries), min(k, self.rows)
+        )
+        return Hits(index, score, score > float("-inf"))
 
     def mix(self, index: Tensor, weights: Tensor) -> Tensor:
         """Compute weighted sums of states: `index` and `weights` (N, K) to (N, D) in float32."""
-        if native.serves(self.states):
-            return native.mix(self.states, self.scales, index, weights)
-        queries_at_once = max(1, _BLOCK_SCORES // (index.shape[1] * self.width))
-        parts = zip(index.split(queries_at_once), weights.float().split(queries_at_once), strict=True)
-        return torch.cat([torch.einsum("nk,nkd->nd", w, self.rows_at(i)) for i, w in parts])
+        return kernels_for(self.states).mix(self.states, self.scales, index, weights.float())
 
     def blocks(self, queries: int = 1) -> Iterator[Tensor]:
         """Yield all states in order, in float32 blocks (n, D) small enough for scores (queries, n)."""
-        size = max(_MIN_BLOCK_ROWS, _BLOCK_SCORES // max(self.width, queries))
+        size = self._rows_at_once(queries)
         for start in range(0, self.rows, size):
             yield self.rows_at(slice(start, start + size))
+
+    def _rows_at_once(self, queries: int) -> int:
+        return max(_MIN_BLOCK_ROWS, _BLOCK_SCORES // max(self.width, queries))
 
     def all_states(self) -> Tensor:
         """Return all states (S, D): those in the autograd graph if they are trained, else a float32 copy."""

@@ -335,7 +335,7 @@ class Indexer:
         return dtype if dtype in DTYPES.values() else torch.float32  # float16 would lose range
 
     def _with_compute_dtype(self, encode: EncodeFn, windows: int) -> EncodeFn:
-        """Encode in the type of the settings; what "auto" chooses is for long inputs, others are encoded as they are."""
+        """Encode in the type of the settings; "auto" changes it for long inputs only."""
         name = resolve_compute_dtype(self.config.compute_dtype, self._encoder.module)
         if name is None or (windows == 1 and self.config.compute_dtype == "auto"):
             return encode

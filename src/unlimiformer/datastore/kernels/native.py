@@ -22,7 +22,7 @@ from .library import library
 if TYPE_CHECKING:
     from ..cells import Cells
 
-_KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
+KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
 _MAX_ROWS = 2**31  # rows are counted with 32 bits
 _PARALLEL_WORK = 2048  # below this, starting threads costs more than it saves
 _LARGE_PAGE, _MADV_HUGEPAGE = 1 << 21, 14
@@ -42,7 +42,7 @@ class _States(ctypes.Structure):
             scales=None if scales is None else scales.data_ptr(),
             rows=rows,
             width=width,
-            kind=_KINDS[states.dtype],
+            kind=KINDS[states.dtype],
         )
 
 
@@ -118,7 +118,7 @@ class CellQueries:
 
 def serves(states: Tensor) -> bool:
     """Whether the kernels are available and can read this array."""
-    readable = states.device.type == "cpu" and states.dtype in _KINDS and states.is_contiguous()
+    readable = states.device.type == "cpu" and states.dtype in KINDS and states.is_contiguous()
     return readable and states.shape[0] < _MAX_ROWS and dispatch.chosen() is not None
 
 
