@@ -23,6 +23,9 @@ FACTS = (
     "What important letter did Anna lose?",
     "What did she say on their way home?",
     "At the setting of the sun, who arrived?",
+    "How did the girl feel at the thought of her brothers?",
+    "Who was a member of the committee?",
+    "Why did William decide to go home?",
 )
 BROAD = (
     None,
@@ -43,6 +46,12 @@ BROAD = (
     "What are the features of the killer robots?",
     "What did the minister say on agriculture?",
     "What was said on theology?",
+    "How did the group evaluate the prototype?",
+    "What was decided on the shape of the case?",
+    "Why did the team reject the microphone?",
+    "What was the feedback regarding the prototype?",
+    "To what extent did the two sectors differ?",
+    "What did Marketing suggest about the price?",
 )
 
 

@@ -11,7 +11,10 @@ _DESCRIPTION = re.compile(
     r"|themes?|main (points?|ideas?)|relationship|significan\w+|importance|what happens|throughout the \w+"
     r"|setting of the (?!sun)|traits|characteristics|opinions?|views? (on|of)|comments? on|th(ink|ought) (of|about)"
     r"|sa(y|id) on (?!(?:his|her|their|the|an?)\b)\w+|said about|talk(s|ed|ing)? about|debate[ds]?|disagree\w*"
-    r"|attitudes?"
+    r"|attitudes?|feedback|advantages?|disadvantages?|concerns|barriers|measures|aspects|status of|contents of"
+    r"|conclu(ded?|sions?) (on|of|about|regarding)|decided? (on|about)|decisions? (on|of|about|regarding)"
+    r"|suggest(s|ed|ions?)? (on|about|regarding)|propos(e|ed|als?) (on|about|regarding)|elaborat\w+|evaluat\w+"
+    r"|to what extent|(what|why|how)\b.*\bthe (team|group|government|participants|members|project)"
     r"|how (does|do|did)\b.*\bdiffer"
     r"|how (does|do|did|has|have|is|are|was|were)\b.*\b(change|changed|develop|developed|evolve|evolved)"
     r"|what role|role in (the|this)|features of|interact\w*|who (is|are|was|were)\b.*\b(and (what|how|why)))\b",
@@ -33,6 +36,7 @@ _FEELING = re.compile(
     r"|^\W*how (is|was|are|were)\b[^?]*\bfeeling\b",
     re.IGNORECASE,
 )
+_MORE = re.compile(r"\band (how|why|what)\b", re.IGNORECASE)
 _OF_DOCUMENT = rf"of (the|this) ((whole|entire) )?({_DOCUMENTS})"
 _ENDING = re.compile(
     rf"\bhow (does|did|do) ((the|this) ({_DOCUMENTS})|it|everything)( \w+)? (end|conclude|finish)\b"
@@ -57,12 +61,12 @@ def asked_part(question: str) -> Literal["beginning", "end"] | None:
 
 def asks_for_feeling(question: str) -> bool:
     """Whether a question asks how somebody feels, which one adjective tells."""
-    return _FEELING.search(question) is not None and not is_descriptive(question)
+    return _FEELING.search(question) is not None and _MORE.search(question) is None
 
 
 def is_descriptive(question: str) -> bool:
     """Whether a question asks for a description, which a document gives in many places."""
-    return _DESCRIPTION.search(question) is not None
+    return _DESCRIPTION.search(question) is not None and not asks_for_feeling(question)
 
 
 def is_question(prompt: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from transformers import DynamicCache
 from ...adapters.causal import CausalAdapter
 from ...memory.fingerprint import model_digest
 
+_KEPT_PREFIXES = 3
 KeysValues = tuple[Tensor, Tensor]
 """Keys and values (G, n, d) of one layer and row."""
 
@@ -79,16 +81,22 @@ def read_behind(decoder: CausalAdapter, prefix: Sequence[KeysValues], tokens: Te
 
 
 class PrefixReader:
-    """Keeps the keys and values of the last prefix, so that every question does not read the same examples again."""
+    """Keeps the keys and values of the last prefixes, so that the next questions do not read them again.
+
+    These are the same examples for every document, or the opening of a document that is asked about again.
+    """
 
     def __init__(self, decoder: CausalAdapter) -> None:
         self._decoder = decoder
-        self._last: tuple[tuple, list[KeysValues]] | None = None
+        self._kept: OrderedDict[tuple, list[KeysValues]] = OrderedDict()
 
     def read(self, prefix: Tensor) -> list[KeysValues]:
         """Keys and values (G, n, d) of each layer for a prefix (n,), with the model's present weights."""
         digest = model_digest(self._decoder.model.config, self._decoder.backbone)
         key = (digest, tuple(prefix.tolist()))
-        if self._last is None or self._last[0] != key:
-            self._last = (key, read_prefix(self._decoder, prefix))
-        return self._last[1]
+        if key not in self._kept:
+            self._kept[key] = read_prefix(self._decoder, prefix)
+        self._kept.move_to_end(key)
+        if len(self._kept) > _KEPT_PREFIXES:
+            self._kept.popitem(last=False)
+        return self._kept[key]
