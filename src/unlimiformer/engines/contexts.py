@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers.generation.streamers import BaseStreamer
 
-_SURE = -0.15
+_SURE = -0.1
 
 
 class ContextChoice:

@@ -46,11 +46,6 @@ class RankedPassages:
         count = max(1, sum(total <= max_tokens for total in totals))
         return RankedPassages(self.spans[:count], self.scores[:count])
 
-    def in_order(self) -> RankedPassages:
-        """The same passages in the order of the text."""
-        order = sorted(range(len(self.spans)), key=self.spans.__getitem__)
-        return RankedPassages([self.spans[number] for number in order], self.scores[order])
-
 
 class PassageRanker:
     """Ranks passages of memories.

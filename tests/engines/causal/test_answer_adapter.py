@@ -13,13 +13,12 @@ from safetensors.torch import load_file, save_file
 from tiny_causal_models import tiny_decoder
 
 from unlimiformer import Memory, Unlimiformer
-from unlimiformer.engines.causal import kv_cache
 from unlimiformer.engines.causal.answer_adapter import answers_digest
 from unlimiformer.errors import InputError
 from unlimiformer.hub.loading import load
 from unlimiformer.hub.lora_adapter import SHORT_ANSWERS
 
-FACT, OTHER, BROAD = "What did w5 say to w7?", "Who saw w9?", "Describe w5 and w7."
+FACT, BROAD = "What did w5 say to w7?", "Describe w5 and w7."
 SETTINGS = {"window": 64, "top_k": 48, "prompt_examples": False}
 
 
@@ -84,11 +83,9 @@ def test_passages_are_selected_by_the_model_that_indexed_them(folders, book):
 
     def selected(name):
         with Unlimiformer.from_pretrained(folders / name, **SETTINGS, layers=[2]) as u:
-            return set(u.generate(u.index(book), prompt=FACT, max_new_tokens=6).selected.tolist())
+            return u.generate(u.index(book), prompt=FACT, max_new_tokens=6).selected.tolist()
 
-    plain, opening = selected("plain"), set(range(min(selected("adapted")), SETTINGS["top_k"]))
-    assert plain <= selected("adapted") <= plain | opening
-    assert not selected("merged") <= plain | opening
+    assert selected("adapted") == selected("plain") != selected("merged")
 
 
 def test_the_plain_model_keeps_to_its_adapter_in_a_batch_of_both_kinds(folders, book):
@@ -197,21 +194,3 @@ def test_damaged_weights_of_an_adapter_are_one_error(folders, tmp_path):
     weights.write_bytes(weights.read_bytes()[:100])
     with pytest.raises(InputError, match=r"adapter_model.safetensors"):
         Unlimiformer.from_pretrained(tmp_path / "model", **SETTINGS)
-
-
-def test_the_opening_is_read_once_for_all_questions(folders, book, monkeypatch):
-    read, read_prefix = [], kv_cache.read_prefix
-
-    def counted(decoder, prefix):
-        read.append(len(prefix))
-        return read_prefix(decoder, prefix)
-
-    monkeypatch.setattr(kv_cache, "read_prefix", counted)
-    with Unlimiformer.from_pretrained(folders / "adapted", **SETTINGS) as u:
-        memory = u.index(book)
-        read.clear()
-        answers = [u.generate(memory, prompt=q, max_new_tokens=6).token_ids.tolist() for q in (FACT, OTHER, FACT)]
-    prefix, opening = sorted(read)
-    assert prefix == memory.prefix_tokens < opening <= prefix + SETTINGS["top_k"] // 2
-    assert answers == ask(folders / "adapted", book, FACT, OTHER, FACT)
-    assert answers[1] == ask(folders / "adapted", book, OTHER)[0], "nothing is left of the questions before"

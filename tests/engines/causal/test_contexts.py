@@ -10,6 +10,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from unlimiformer import Unlimiformer
 from unlimiformer.engines import contexts
+from unlimiformer.engines.causal import kv_cache
 from unlimiformer.engines.causal.generation import Query, RereadGenerator
 from unlimiformer.engines.causal.prompts import PromptSuffix
 from unlimiformer.memory.encode import TokenizedInput
@@ -99,3 +100,25 @@ def test_one_answer_is_streamed(wrapped):
     recorder.tokens = []
     answer = generate(wrapped, *random_prompt(2, 200), max_new_tokens=6, do_sample=False, streamer=recorder)
     assert recorder.tokens == answer[0].tolist() and recorder.ended
+
+
+def test_a_document_of_one_window_is_read_once_for_all_questions(monkeypatch):
+    read, read_prefix = [], kv_cache.read_prefix
+
+    def counted(decoder, prefix):
+        read.append(prefix.tolist())
+        return read_prefix(decoder, prefix)
+
+    monkeypatch.setattr(kv_cache, "read_prefix", counted)
+    prefix, document, first = random_prompt(1, 30)
+    second = torch.cat((first.flip(0), first[:2]))
+    settings = {"max_new_tokens": 6, "do_sample": False}
+    model = tiny_decoder("llama")
+    answers = []
+    with Unlimiformer(model, selection="reread", dtype="float32", **SETTINGS) as u:
+        for suffix in (first, second, first):
+            answers.append(generate(u, prefix, document, suffix, **settings)[0].tolist())
+    assert read == [[*prefix.tolist(), *document.tolist()]]
+    for suffix, answer in zip((first, second, first), answers, strict=True):
+        ids = torch.cat((prefix, document, suffix))[None]
+        assert answer == model.generate(ids, **settings)[0, ids.shape[1] :].tolist()

@@ -11,7 +11,7 @@ from tiny_causal_models import tiny_decoder
 
 from unlimiformer import Unlimiformer
 from unlimiformer.engines.causal.prompts import PromptSuffix
-from unlimiformer.engines.causal.selection import ContextSizes, PassageSelector, SelectedTokens, TopBlocks
+from unlimiformer.engines.causal.selection import PassageSelector, SelectedTokens, TopBlocks
 from unlimiformer.engines.passage_ranking import PassageIndex
 from unlimiformer.memory.encode import TokenizedInput
 from unlimiformer.text.passages import PassageSplitter
@@ -79,7 +79,7 @@ def test_the_passages_with_the_most_attention_are_selected(tokenizer, document):
     u, memory = document
     attention = [0.0] * 10
     attention[3] = 9.0
-    (selected,) = _selector(u, attention, tokenizer).select(memory, _suffix(tokenizer, "w3"), ContextSizes([24]))
+    (selected,) = _selector(u, attention, tokenizer).select(memory, _suffix(tokenizer, "w3"), [24])
     assert selected.tokens.tolist() == list(range(16, 40)), "the passage and its neighbours"
     assert selected.weights.sum() == pytest.approx(1)
     assert selected.weights[8:16].sum() > 2 * selected.weights[:8].sum()
@@ -87,7 +87,7 @@ def test_the_passages_with_the_most_attention_are_selected(tokenizer, document):
 
 def test_words_of_the_question_select_a_passage_that_gets_no_attention(tokenizer, document):
     u, memory = document
-    (selected,) = _selector(u, [1.0] * 10, tokenizer).select(memory, _suffix(tokenizer, "w68 w69"), ContextSizes([8]))
+    (selected,) = _selector(u, [1.0] * 10, tokenizer).select(memory, _suffix(tokenizer, "w68 w69"), [8])
     assert selected.tokens.tolist() == list(range(56, 64))
 
 
@@ -95,40 +95,23 @@ def test_words_of_the_question_select_a_passage_that_gets_no_attention(tokenizer
 def test_no_more_than_the_largest_number_of_tokens_is_selected(tokenizer, document, max_tokens):
     u, memory = document
     scores = torch.rand(10, generator=torch.Generator().manual_seed(1)).tolist()
-    (selected,) = _selector(u, scores, tokenizer).select(memory, _suffix(tokenizer, "w30"), ContextSizes([max_tokens]))
+    (selected,) = _selector(u, scores, tokenizer).select(memory, _suffix(tokenizer, "w30"), [max_tokens])
     assert max_tokens - 8 < selected.tokens.shape[0] <= max_tokens
 
 
 def test_a_document_that_is_short_enough_is_selected_whole(tokenizer, document):
     u, memory = document
-    (selected,) = _selector(u, [1.0] * 10, tokenizer).select(memory, _suffix(tokenizer, "w30"), ContextSizes([80]))
+    (selected,) = _selector(u, [1.0] * 10, tokenizer).select(memory, _suffix(tokenizer, "w30"), [80])
     assert selected.tokens.tolist() == list(range(80))
 
 
 def test_a_larger_context_has_all_passages_of_a_smaller_one(tokenizer, document):
     u, memory = document
     scores = torch.rand(10, generator=torch.Generator().manual_seed(2)).tolist()
-    contexts = _selector(u, scores, tokenizer).select(memory, _suffix(tokenizer, "w30"), ContextSizes([8, 20, 23, 40]))
+    contexts = _selector(u, scores, tokenizer).select(memory, _suffix(tokenizer, "w30"), [8, 20, 23, 40])
     assert [context.tokens.shape[0] for context in contexts] == [8, 16, 40], "20 and 23 tokens hold the same passages"
     for small, large in itertools.pairwise(contexts):
         assert set(small.tokens.tolist()) < set(large.tokens.tolist())
-
-
-def test_the_opening_is_a_context_of_its_own(tokenizer, document):
-    u, memory = document
-    attention = [0.0] * 10
-    attention[5] = 9.0
-    select = _selector(u, attention, tokenizer).select
-    small, large, opening = select(memory, _suffix(tokenizer, "w45"), ContextSizes([8, 24], opening=16))
-    assert (small.tokens.tolist(), large.tokens.tolist()) == (list(range(40, 48)), list(range(32, 56)))
-    assert opening.tokens.tolist() == list(range(16)) and opening.is_fixed and not large.is_fixed
-
-
-def test_an_opening_that_is_selected_already_is_no_further_context(tokenizer, document):
-    u, memory = document
-    selector = _selector(u, [9.0] + [0.0] * 9, tokenizer)
-    contexts = selector.select(memory, _suffix(tokenizer, "w3"), ContextSizes([24], opening=16))
-    assert [context.tokens.tolist() for context in contexts] == [list(range(24))]
 
 
 def test_a_question_that_names_a_section_is_searched_there(tokenizer):
@@ -139,8 +122,8 @@ def test_a_question_that_names_a_section_is_searched_there(tokenizer):
         memory = u.index(text)
         second = text.index("Part 2")
         selector = _selector(u, list(range(-(-len(memory) // 8), 0, -1)), tokenizer)
-        (anywhere,) = selector.select(memory, _suffix(tokenizer, "w7 w9"), ContextSizes([16]))
-        (named,) = selector.select(memory, _suffix(tokenizer, "w7 in part 2"), ContextSizes([16]))
+        (anywhere,) = selector.select(memory, _suffix(tokenizer, "w7 w9"), [16])
+        (named,) = selector.select(memory, _suffix(tokenizer, "w7 in part 2"), [16])
     first, last = (memory.offsets[rows.tokens + memory.prefix_tokens, 0].float() for rows in (anywhere, named))
     assert float(first.max()) < second < float(last.median()), "a passage may begin before its section"
 
@@ -152,7 +135,7 @@ def test_a_question_about_the_end_is_searched_there(tokenizer, question, first, 
     with Unlimiformer(tiny_decoder("llama"), tokenizer, window=64, block=8, top_k=32) as u:
         memory = u.index(text)
         selector = _selector(u, [9.0] + [0.0] * 39, tokenizer)
-        (selected,) = selector.select(memory, _suffix(tokenizer, question), ContextSizes([8]))
+        (selected,) = selector.select(memory, _suffix(tokenizer, question), [8])
     assert first <= int(selected.tokens[0]) // 8 < last
 
 
@@ -161,7 +144,7 @@ def test_notices_of_transcribers_are_not_searched(tokenizer):
     with Unlimiformer(tiny_decoder("llama"), tokenizer, window=64, block=8, top_k=32) as u:
         memory = u.index(text)
         selector = _selector(u, [9.0] + [0.0] * (-(-memory.text_tokens // 8) - 1), tokenizer, 4)
-        (selected,) = selector.select(memory, _suffix(tokenizer, "w50"), ContextSizes([4]))
+        (selected,) = selector.select(memory, _suffix(tokenizer, "w50"), [4])
     start = int(memory.offsets[selected.tokens[-1] + memory.prefix_tokens, 1])
     assert start > text.index("\n\n")
 

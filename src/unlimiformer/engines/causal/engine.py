@@ -32,14 +32,12 @@ from .positions import POSITIONS, Positions
 from .prompts import PromptSuffix, PromptTemplate
 from .retrieval_heads import retrieval_heads
 from .row_layout import RowLayout
-from .selection import ContextSizes, PassageSelector
+from .selection import PassageSelector
 from .truncated import TruncatedDocument
 
 _WINDOW, _BLOCK, _NEW_TOKENS = 1024, 32, 256
 _TOP_K, _BROAD_TOP_K = 512, 2048
-_SHARES = (4, 2, 1)  # a question about a fact is answered from a quarter, half and all of top_k tokens
-_ADAPTED_TOP_K, _ADAPTED_SHARES = 1024, (4, 1)  # by a model with an adapter, which answers also
-_OPENING_SHARE = 2  # from the opening of the document, half of top_k tokens
+_CONTEXT_SHARES = (4, 2, 1)  # a question about a fact is answered from a quarter, half and all of top_k tokens
 _TRUNCATED_QUESTION = 128  # tokens that the truncated baseline leaves for the question and what surrounds it
 _TRUNCATED_ANSWER = 128  # and those that it leaves for an answer, unless max_new_tokens is given
 _BEST_HEADS, _EARLIEST_HEADS = 8, 2  # heads that score; for "reread" those of them in the first layers
@@ -99,19 +97,13 @@ class CausalEngine(Engine):
         self._restore = None
 
     def selected_tokens(self, question: str | None) -> int:
-        """Tokens of the largest selection and of the opening."""
-        sizes = self.context_sizes(question, self.uses_adapter(question))
-        return sizes.selected[-1] + sizes.opening
+        """The setting `top_k`; by default more for a broad question than for one about a fact."""
+        return self.config.top_k or (_BROAD_TOP_K if is_broad(question) else _TOP_K)
 
-    def context_sizes(self, question: str | None, uses_adapter: bool) -> ContextSizes:
-        """How much is read for a question: more for a broad one, and more by a model that was trained to read it."""
-        if is_broad(question):
-            return ContextSizes([self.config.top_k or _BROAD_TOP_K])
-        if not uses_adapter:
-            largest = self.config.top_k or _TOP_K
-            return ContextSizes([max(1, largest // share) for share in _SHARES])
-        largest = self.config.top_k or _ADAPTED_TOP_K
-        return ContextSizes([max(1, largest // share) for share in _ADAPTED_SHARES], largest // _OPENING_SHARE)
+    def context_sizes(self, question: str) -> list[int]:
+        """Numbers of tokens of the contexts from which a question is answered: one for a broad question, or several."""
+        largest = self.selected_tokens(question)
+        return [largest] if is_broad(question) else [max(1, largest // share) for share in _CONTEXT_SHARES]
 
     def rank_heads(self) -> list[Head]:
         """The heads that score blocks: the best retrieval heads that are allowed.

@@ -75,7 +75,8 @@ class Query:
 class BuiltPrompt:
     """A prompt (n,), and for each of its tokens its row in the memory (n,), -1 for tokens that are not in it.
 
-    `prefix_tokens`: how many at its beginning do not depend on the question, so that they are read once.
+    `prefix_tokens`: how many at its beginning are the same for every question: what stands before the document, and a
+    document of one window.
     """
 
     ids: Tensor
@@ -115,8 +116,8 @@ class RereadGenerator(DocumentGenerator):
         """New tokens behind prefix, selected passages and suffix."""
         groups: dict[tuple[bool, bool], list[int]] = {}
         for number, query in enumerate(queries):
-            group = self._is_composed(query, generation), self._uses_adapter(query)
-            groups.setdefault(group, []).append(number)
+            uses_adapter = not query.own_prompt and self._engine.uses_adapter(query.suffix.text)
+            groups.setdefault((self._is_composed(query, generation), uses_adapter), []).append(number)
         rows: dict[int, list[Tensor]] = {}
         for (is_composed, uses_adapter), numbers in groups.items():
             members = [queries[number] for number in numbers]
@@ -128,9 +129,6 @@ class RereadGenerator(DocumentGenerator):
             rows |= {number: list(answer) for number, answer in zip(numbers, answers, strict=True)}
         in_order = [row for number in range(len(queries)) for row in rows[number]]
         return pad_sequence(in_order, batch_first=True, padding_value=self._engine.padding_id)
-
-    def _uses_adapter(self, query: Query) -> bool:
-        return not query.own_prompt and self._engine.uses_adapter(query.suffix.text)
 
     def _is_composed(self, query: Query, generation: dict[str, Any]) -> bool:
         """Whether an answer is joined from several: a description of a document that does not fit one window."""
@@ -144,8 +142,7 @@ class RereadGenerator(DocumentGenerator):
     def _compose(self, query: Query, generation: dict[str, Any], provenance: bool) -> Tensor:
         """New tokens (1, T): a few sentences from each part of the selected passages."""
         engine, memory = self._engine, query.memory
-        sizes = engine.context_sizes(query.suffix.text, uses_adapter=False)
-        selected = engine.passage_selector.select(memory, query.suffix, sizes)[-1]
+        selected = engine.passage_selector.select(memory, query.suffix, engine.context_sizes(query.suffix.text))[-1]
         query.selected = [selected]
         parts = split_tokens(selected.tokens, engine.ends_sentence, memory.text_ids)
         question = engine.passage_selector.question(memory, query.suffix)
@@ -180,7 +177,7 @@ class RereadGenerator(DocumentGenerator):
         """New tokens (rows, T): for each question one prompt, or several of which one answer is taken."""
         by_query = [self.build_prompts(query) for query in queries]  # by the model that has indexed the document
         if generation_setting(self._engine.model, generation, "do_sample", False):  # the likeliest is no fair sample
-            by_query = [[max(contexts, key=lambda prompt: prompt.ids.shape[0])] for contexts in by_query]
+            by_query = [contexts[-1:] for contexts in by_query]
         with self._engine.use_adapter(uses_adapter):
             return self._answer(queries, by_query, generation, provenance)
 
@@ -235,23 +232,18 @@ class RereadGenerator(DocumentGenerator):
         return engine.cached_prompts(prefixes, others, by_layer, generation)
 
     def build_prompts(self, query: Query) -> list[BuiltPrompt]:
-        """Prefix, selected passages, suffix: one prompt for each context."""
+        """Prefix, selected passages, suffix: one prompt for each context, the longest last."""
         engine, memory, suffix = self._engine, query.memory, query.suffix
-        sizes = engine.context_sizes(suffix.text, self._uses_adapter(query))
-        contexts = engine.passage_selector.select(memory, suffix, sizes)
-        query.selected = contexts
+        contexts = engine.passage_selector.select(memory, suffix, engine.context_sizes(suffix.text))
+        query.selected = contexts[-1:]  # it has all passages of the others
         prefix = memory.prefix_ids
         if not query.own_prompt:
             prefix = engine.template.with_examples(prefix, suffix.text)
             question = engine.passage_selector.question(memory, suffix)
             suffix = suffix if question == suffix.text else engine.template.suffix(question)
-        return [
-            self._build_prompt(prefix, memory, context.tokens, suffix.ids, context.is_fixed) for context in contexts
-        ]
+        return [self._build_prompt(prefix, memory, selected.tokens, suffix.ids) for selected in contexts]
 
-    def _build_prompt(
-        self, prefix: Tensor, memory: Memory, tokens: Tensor, suffix: Tensor, is_fixed: bool = False
-    ) -> BuiltPrompt:
+    def _build_prompt(self, prefix: Tensor, memory: Memory, tokens: Tensor, suffix: Tensor) -> BuiltPrompt:
         """Passages that do not follow each other stand on lines of their own."""
         line_break = self._engine.template.line_break
         ids, rows = [prefix], [torch.full_like(prefix, -1)]
@@ -261,7 +253,7 @@ class RereadGenerator(DocumentGenerator):
                 rows.append(torch.full_like(line_break, -1))
             ids.append(memory.text_ids[run])
             rows.append(run + memory.prefix_tokens)
-        fixed = sum(map(len, ids)) if is_fixed else len(prefix)
+        fixed = sum(map(len, ids)) if memory.windows == 1 else len(prefix)
         return BuiltPrompt(torch.cat((*ids, suffix)), torch.cat((*rows, torch.full_like(suffix, -1))), fixed)
 
     def _trace_attention(self, prompt: BuiltPrompt, answer: Tensor, cache: DynamicCache) -> dict[int, Attention]:

@@ -83,7 +83,7 @@ def read_behind(decoder: CausalAdapter, prefix: Sequence[KeysValues], tokens: Te
 class PrefixReader:
     """Keeps the keys and values of the last prefixes, so that the next questions do not read them again.
 
-    These are the same examples for every document, or the opening of a document that is asked about again.
+    These are examples of short answers, or a short document that is asked about again.
     """
 
     def __init__(self, decoder: CausalAdapter) -> None:

@@ -6,8 +6,7 @@ Shapes: S tokens of the document, n blocks, m selected tokens.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -23,20 +22,16 @@ from .row_layout import RowLayout
 
 @dataclass(frozen=True)
 class SelectedTokens:
-    """Selected tokens (m,) of a document, in order, and their weights (m,), which add up to one.
-
-    `is_fixed`: whether they are the same for every question, so that the model reads them once.
-    """
+    """Selected tokens (m,) of a document, in order, and their weights (m,), which add up to one."""
 
     tokens: Tensor
     weights: Tensor
-    is_fixed: bool = False
 
     @classmethod
     def everything(cls, memory: Memory) -> SelectedTokens:
         """The whole document, with equal weights."""
         length = memory.text_tokens
-        return cls(torch.arange(length), torch.full((length,), 1 / length), is_fixed=True)
+        return cls(torch.arange(length), torch.full((length,), 1 / length))
 
     @classmethod
     def from_spans(cls, scores: dict[tuple[int, int], float], length: int) -> SelectedTokens:
@@ -46,13 +41,6 @@ class SelectedTokens:
             weights[start:stop] += max(score, 1e-9) / (stop - start)
         tokens = weights.nonzero()[:, 0]
         return cls(tokens, weights[tokens] / weights[tokens].sum())
-
-
-class ContextSizes(NamedTuple):
-    """Numbers of tokens of the selections from which a question is answered, and of the document's opening."""
-
-    selected: list[int]
-    opening: int = 0
 
 
 class PassageSelector:
@@ -69,21 +57,14 @@ class PassageSelector:
         self._scorer, self._layout_of, self._block, self._tokenize = scorer, layout_of, block, tokenize
         self._ranker = PassageRanker(splitter)
 
-    def select(self, memory: Memory, suffix: PromptSuffix, sizes: ContextSizes) -> list[SelectedTokens]:
-        """The best passages, together at most so many tokens, for each size; each size once if they are the same.
-
-        Then the opening of what is searched, which introduces who takes part, unless the best passages have all of it.
-        """
+    def select(self, memory: Memory, suffix: PromptSuffix, sizes: Sequence[int]) -> list[SelectedTokens]:
+        """For each size the best passages, together at most so many tokens; each size once if they are the same."""
         length = memory.text_tokens
-        if memory.windows == 1 or length <= min(sizes.selected):
+        if memory.windows == 1 or length <= min(sizes):
             return [SelectedTokens.everything(memory)]
         ranked = self.rank(memory, suffix)
-        by_count = {len(context.spans): context for context in (ranked.first(size) for size in sorted(sizes.selected))}
-        contexts = [_selected(context, length) for context in by_count.values()]
-        opening = ranked.in_order().first(sizes.opening)
-        if sizes.opening and not set(opening.spans) <= set(max(by_count.items())[1].spans):
-            contexts.append(replace(_selected(opening, length), is_fixed=True))
-        return contexts
+        contexts = {len(context.spans): context for context in (ranked.first(size) for size in sorted(sizes))}
+        return [_selected(context, length) for context in contexts.values()]
 
     def question(self, memory: Memory, suffix: PromptSuffix) -> str:
         """What the model is asked: the question, without the name of a section in which its passages are searched."""

@@ -176,7 +176,7 @@ class Seq2SeqEngine(Engine):
     def _answer_from_passages(
         self, memories: list[Memory], prompts: list[str | None], provenance: bool, generation: dict[str, Any]
     ) -> list[Generated]:
-        """Answers to prompts from the passages that they need, a question about a fact from two contexts."""
+        """Answers to prompts from the passages that they need, a question about a fact from several contexts."""
         contexts = [
             self._reread(memory, prompt) if prompt else [MemorySlice(memory, memory)]
             for memory, prompt in zip(memories, prompts, strict=True)
