@@ -2,7 +2,7 @@
 
 The question, as the beginning of the decoder's text, attends to the whole document. The passages that it attends to,
 and that share words with it, are encoded in one window behind it, and the answer is written from that window: exactly
-what the plain model does with these tokens. A question about a fact is answered from three windows: a full one, and ones
+what the plain model does with these tokens. A question about a fact is answered from three windows: a full one, and two
 with half and a quarter as much, in which less distracts the model; the surest answer is taken.
 """
 
