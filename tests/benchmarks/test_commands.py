@@ -56,6 +56,7 @@ def test_encode(monkeypatch, tmp_path):
     _bench("encode", "--tokens", 3000, "--repeats", 1, "--batch-size", 2, "-o", output)
     figures = json.loads(output.read_text())
     assert figures["throughput_ratio"] > 0 and figures["short_input_ratio"] > 0
+    assert figures["product_share_ours"] > 0 and figures["machine"]["float32_per_second"] > 0
 
 
 def test_train(monkeypatch, tmp_path):

@@ -14,7 +14,7 @@ def test_search_measures_every_store(t5_folder, book_file, tmp_path):
     rows = json.loads(output.read_text())["rows"]
     assert [row["store"].split(",")[0] for row in rows] == ["exact", "exact", "exact", "ivf", "faiss"]
     assert rows[0]["recall"] == 1 and rows[0]["mass_recall"] == pytest.approx(1)
-    assert all(row["mass_recall"] > 0.9 for row in rows)
+    assert all(row["mass_recall"] > 0.9 and row["reading_share"] > 0 for row in rows)
 
 
 def test_decode_writes_rows_and_a_plot(t5_folder, book_file, tmp_path):
@@ -22,7 +22,7 @@ def test_decode_writes_rows_and_a_plot(t5_folder, book_file, tmp_path):
     sizes = ("--lengths", "64,300", "--max-new-tokens", "2", "--repeats", "1", "--top-k", "32")
     run("bench", "decode", *sizes, "--sample-model", t5_folder, "--text", book_file, "-o", str(output))
     rows = json.loads(output.read_text())["rows"]
-    figures = {"ms_per_token", "ratio_to_truncated", "bytes_per_source_token", "mass_recall"}
+    figures = {"ms_per_token", "ratio_to_truncated", "bytes_per_source_token", "mass_recall", "reading_share"}
     assert set(rows[0]) == {"method", "dtype", "tokens"} | figures
     methods = {(row["method"], row["dtype"]) for row in rows if row["tokens"] == 300}
     baselines = {("truncated", "float32"), ("retrieve-then-project", "float32"), ("all-layers-kv", "float32")}

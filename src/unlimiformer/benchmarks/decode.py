@@ -32,6 +32,7 @@ from ..functional import fold_queries
 from ..memory.memory import Memory
 from ..model import Unlimiformer
 from ..utils.plotting import pyplot
+from .machine import Machine
 from .report import report
 from .timing import ms_per_token
 
@@ -49,7 +50,11 @@ _KEY_VALUE_BYTES = 2 * 4 * _WIDTH * _LAYERS  # of one source token: float32 keys
 
 @dataclass(frozen=True)
 class DecodeRow:
-    """The measurements of one method at one length of the source."""
+    """The measurements of one method at one length of the source.
+
+    `reading_share`: the bytes that a token needs (weights of the decoder, states that are searched), as a share of what
+    the machine reads in that time; above 1 if a cache holds them.
+    """
 
     method: str
     dtype: str
@@ -58,6 +63,7 @@ class DecodeRow:
     ratio_to_truncated: float
     bytes_per_source_token: float
     mass_recall: float
+    reading_share: float
 
 
 def bart_base() -> Any:
@@ -130,6 +136,7 @@ def run(
     repeats: int = 3,
     top_k: int = WINDOW,
     *,
+    machine: Machine,
     log: Callable[[str], None] = lambda line: None,
 ) -> list[DecodeRow]:
     """Measure every method at every length of the source; the fastest repeat counts.
@@ -137,6 +144,7 @@ def run(
     Methods take turns, the truncated model among them, so that disturbances affect all of them alike.
     """
     model = bart_base()
+    weights = sum(parameter.nbytes for parameter in model.get_decoder().parameters())  # with those of the last layer
     rows: list[DecodeRow] = []
     for tokens in lengths:
         states = sample.extend(tokens)
@@ -159,6 +167,7 @@ def run(
                     ratio_to_truncated=best / truncated,
                     bytes_per_source_token=method.bytes_per_source_token,
                     mass_recall=method.mass_recall,
+                    reading_share=machine.reading_share(weights + method.bytes_per_step, best / 1000),
                 )
             )
     return rows
@@ -188,11 +197,15 @@ Decode = Callable[[int], float]
 
 @dataclass(frozen=True)
 class _Method:
-    """A way to decode; `prepare` returns a context manager that yields a `Decode` function."""
+    """A way to decode; `prepare` returns a context manager that yields a `Decode` function.
+
+    `bytes_per_step`: what all layers together must read of the source for one token.
+    """
 
     name: str
     dtype: str
     bytes_per_source_token: float
+    bytes_per_step: float
     prepare: Callable[[], Any]
     mass_recall: float = 1.0
 
@@ -201,7 +214,9 @@ def _methods(
     model: Any, states: Tensor, queries: list[Tensor], top_k: int, log: Callable[[str], None]
 ) -> list[_Method]:
     """Build all methods that are measured over the states (S, 768), including their stores."""
-    methods = [_Method("truncated", "float32", _KEY_VALUE_BYTES, partial(_decode_plain, model, states[:WINDOW]))]
+    window = states[:WINDOW]
+    read: float = _KEY_VALUE_BYTES * window.shape[0]
+    methods = [_Method("truncated", "float32", _KEY_VALUE_BYTES, read, partial(_decode_plain, model, window))]
     int8_only = states.shape[0] > MAX_FLOAT_TOKENS
     if not int8_only:
         methods += _other_orders(model, states, top_k)
@@ -212,26 +227,28 @@ def _methods(
         for start in range(0, states.shape[0], WINDOW):
             store.put(start, states[start : start + WINDOW])
         prepare = partial(_decode_retrieving, model, _ReplayStore(store, queries), top_k)
-        methods.append(_Method(OURS, dtype, store.nbytes / store.rows, prepare))
+        methods.append(_Method(OURS, dtype, store.nbytes / store.rows, _LAYERS * store.nbytes, prepare))
     log(f"{states.shape[0]:,} tokens, building the ivf store")
     build_queries = pool_queries([layer.flatten(0, 1) for layer in queries])
     ivf = build_ivf(store, build_queries, top_k, RECALL)  # from the last store, int8
     if isinstance(ivf, IVFStore):
         prepare = partial(_decode_retrieving, model, _ReplayStore(ivf, queries), top_k)
-        methods.append(_Method(f"{OURS}, ivf", "int8", ivf.nbytes / ivf.rows, prepare, ivf.measured.mass_recall))
+        read, found = _LAYERS * ivf.measured.looked_at * ivf.nbytes, ivf.measured.mass_recall
+        methods.append(_Method(f"{OURS}, ivf", "int8", ivf.nbytes / ivf.rows, read, prepare, found))
     return methods
 
 
 def _other_orders(model: Any, states: Tensor, top_k: int) -> list[_Method]:
     """Build the methods that compute the same cross-attention in another order."""
     methods = []
-    for name, order, size in (
-        ("retrieve-then-project", _RetrieveThenProject, _STATE_BYTES),
-        ("all-layers-kv", _AllLayersKeysValues, _KEY_VALUE_BYTES),
+    for name, order, size, read in (
+        ("retrieve-then-project", _RetrieveThenProject, _STATE_BYTES, _LAYERS * _STATE_BYTES),
+        ("all-layers-kv", _AllLayersKeysValues, _KEY_VALUE_BYTES, _KEY_VALUE_BYTES),
     ):
         with Unlimiformer(model, top_k=top_k) as u:
             orders = [order(view, states, top_k) for view in u.engine.cross_attentions]
-        methods.append(_Method(name, "float32", size, partial(_decode_in_order, model, states, orders)))
+        prepare = partial(_decode_in_order, model, states, orders)
+        methods.append(_Method(name, "float32", size, read * states.shape[0], prepare))
     return methods
 
 

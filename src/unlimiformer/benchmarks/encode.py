@@ -14,15 +14,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..memory.compute_dtype import resolve_compute_dtype
 from ..model import Unlimiformer
 from ..text.windows import plan_windows
 from .decode import WINDOW, bart_base
+from .machine import Machine
 
 _SHORT_INPUT_REPEATS = 4  # short inputs are measured this often for each encoding
 
 
 @torch.no_grad()
-def run(tokens: int = 8192, repeats: int = 5, batch_size: int = 4, compute_dtype: Any = None) -> dict[str, float]:
+def run(
+    machine: Machine, tokens: int = 8192, repeats: int = 5, batch_size: int = 4, compute_dtype: Any = None
+) -> dict[str, float]:
     """Measure tokens per second of encoding, bare and wrapped, and seconds of a short input, plain and wrapped.
 
     Parameters
@@ -47,7 +51,11 @@ def run(tokens: int = 8192, repeats: int = 5, batch_size: int = 4, compute_dtype
         for method in methods:
             times.setdefault(method, []).append(method())
     median = {method: statistics.median(seconds) for method, seconds in times.items()}
+    dtype = torch.bfloat16 if resolve_compute_dtype(compute_dtype, model.get_encoder()) else torch.float32
+    operations = encoder_operations(model, tokens)
     return {
+        "product_share_bare": machine.product_share(operations, median[bare]),
+        "product_share_ours": machine.product_share(operations, median[wrapped], dtype),
         "tokens_per_second_bare": tokens / median[bare],
         "tokens_per_second_ours": tokens / median[wrapped],
         "throughput_ratio": median[bare] / median[wrapped],
@@ -55,6 +63,15 @@ def run(tokens: int = 8192, repeats: int = 5, batch_size: int = 4, compute_dtype
         "short_input_wrapped_seconds": median[wrapped_short],
         "short_input_ratio": median[wrapped_short] / median[plain_short],
     }
+
+
+def encoder_operations(model: Any, tokens: int) -> float:
+    """Multiplications and additions in the products of matrices that encode so many tokens, in overlapping windows."""
+    layers = [module for module in model.get_encoder().modules() if isinstance(module, torch.nn.Linear)]
+    weights = sum(layer.weight.numel() for layer in layers)
+    encoded = [window.end - window.start for window in plan_windows(tokens, WINDOW)]
+    attention = 4 * model.config.encoder_layers * model.config.d_model * sum(length**2 for length in encoded)
+    return 2 * weights * sum(encoded) + attention
 
 
 def _bare_encoding(model: Any, ids: Tensor, batch_size: int) -> Callable[[], float]:

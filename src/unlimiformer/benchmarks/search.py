@@ -15,6 +15,7 @@ from ..datastore.recall import exact_hits, measure, split_queries
 from ..engines.seq2seq.sample_queries import pool_queries
 from ..memory.memory import Memory
 from ..model import Unlimiformer
+from .machine import Machine
 from .report import report
 
 __all__ = ["STORES", "SearchRow", "report", "run"]
@@ -33,6 +34,7 @@ class SearchRow:
     recall : share of the exact k best that the store finds
     mass_recall : attention mass of what it finds, divided by that of the exact k best
     looks_at : share of the stored rows that a search scores
+    reading_share : the bytes of these rows, as a share of what the machine reads in that time
     """
 
     store: str
@@ -44,10 +46,16 @@ class SearchRow:
     looks_at: float
     build_seconds: float
     bytes_per_token: float
+    reading_share: float
 
 
 def run(
-    wrapped: Unlimiformer, memory: Memory, top_k: int, target: float, log: Callable[[str], None] = lambda line: None
+    wrapped: Unlimiformer,
+    memory: Memory,
+    top_k: int,
+    target: float,
+    machine: Machine,
+    log: Callable[[str], None] = lambda line: None,
 ) -> list[SearchRow]:
     """Measure every store over one memory, on queries that were not used to build it.
 
@@ -80,6 +88,7 @@ def run(
                 looks_at=looks_at,
                 build_seconds=build_seconds,
                 bytes_per_token=store.nbytes / len(memory),
+                reading_share=machine.reading_share(store.nbytes * looks_at, stats.milliseconds / 1000),
             )
         )
     return rows

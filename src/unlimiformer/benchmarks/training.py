@@ -22,6 +22,8 @@ from ..text.windows import plan_windows
 from ..training.strategies import STRATEGIES
 from ..utils.system import peak_memory
 from .decode import WINDOW, bart_base
+from .encode import encoder_operations
+from .machine import Machine
 from .report import report
 
 __all__ = ["PARTS", "TrainStepRow", "report", "run"]
@@ -43,6 +45,8 @@ class TrainStepRow:
     peak_bytes : peak memory beyond the loaded model
     ratio_to_standard : `best_seconds` divided by that of standard fine-tuning; None for what is measured before it
     ratio_to_parts : `best_seconds` divided by the sum of those of `PARTS`; None for what is measured before them
+    product_share : the products that encode all windows, forward and backward, as a share of what the machine could
+        multiply in that time
     """
 
     method: str
@@ -53,10 +57,11 @@ class TrainStepRow:
     peak_bytes: int
     ratio_to_standard: float | None
     ratio_to_parts: float | None
+    product_share: float
 
 
 def run(
-    tokens: int, target: int, methods: Sequence[str], repeats: int, log: Callable[[str], None]
+    tokens: int, target: int, methods: Sequence[str], repeats: int, machine: Machine, log: Callable[[str], None]
 ) -> Iterator[TrainStepRow]:
     """Measure the parts, standard fine-tuning and the methods, and yield each row when it is measured.
 
@@ -66,6 +71,7 @@ def run(
     target : length of the target, in tokens
     """
     best: dict[str, float] = {}
+    operations = encoder_operations(bart_base(), tokens)
     for method in dict.fromkeys((*PARTS, "standard", *methods)):
         log(f"{tokens:,} tokens: {method}")
         with multiprocessing.get_context("spawn").Pool(1) as pool:
@@ -75,7 +81,17 @@ def run(
         if "standard" in best:
             to_standard = best[method] / best["standard"]
             to_parts = best[method] / sum(best[part] for part in PARTS)
-        yield TrainStepRow(method, tokens, statistics.mean(times), deviation, best[method], peak, to_standard, to_parts)
+        yield TrainStepRow(
+            method=method,
+            tokens=tokens,
+            seconds=statistics.mean(times),
+            deviation=deviation,
+            best_seconds=best[method],
+            peak_bytes=peak,
+            ratio_to_standard=to_standard,
+            ratio_to_parts=to_parts,
+            product_share=machine.product_share(3 * operations, best[method]),  # backward has two products for each
+        )
 
 
 def _measure(method: str, tokens: int, target: int, repeats: int) -> tuple[list[float], int]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,6 +28,9 @@ from .options import (
     integers,
     require_at_least,
 )
+
+if TYPE_CHECKING:
+    from ..benchmarks.machine import Machine
 
 app = typer.Typer(help="Measure speed, memory and quality.", no_args_is_help=True)
 
@@ -63,6 +66,7 @@ def decode(
     wrapped, memory = _index_text(sample_model, text, tokens)
     from ..benchmarks import decode as benchmark
 
+    machine = _measure_machine()
     with messages.status("Measuring") as status:
         sample = benchmark.Sample.of(wrapped, memory)
         wrapped.remove()
@@ -72,15 +76,17 @@ def decode(
             new_tokens=generation["max_new_tokens"],
             repeats=repeats,
             top_k=settings.get("top_k", benchmark.WINDOW),
+            machine=machine,
             log=status.update,
         )
-    table = Table("source tokens", "method", "dtype", "ms per token", "× truncated", "bytes per source token")
+    columns = ("source tokens", "method", "dtype", "ms per token", "× truncated", "bytes per source token")
+    table = Table(*columns, "of reading")
     for row in rows:
         numbers = (f"{row.ms_per_token:.1f}", f"{row.ratio_to_truncated:.2f}", f"{row.bytes_per_source_token:,.0f}")
-        table.add_row(f"{row.tokens:,}", row.method, row.dtype, *numbers)
+        table.add_row(f"{row.tokens:,}", row.method, row.dtype, *numbers, f"{row.reading_share:.0%}")
     messages.print(table)
     if output is not None:
-        _write(output, benchmark.report(rows))
+        _write(output, benchmark.report(rows, machine=asdict(machine)))
         benchmark.plot(rows, output.with_suffix(".png"))
 
 
@@ -97,12 +103,13 @@ def encode(
     quiet_libraries()
     from ..benchmarks import encode as benchmark
 
+    machine = _measure_machine()
     with messages.status("Measuring"):
-        figures = benchmark.run(tokens, repeats, **settings)
+        figures = benchmark.run(machine, tokens, repeats, **settings)
     for name, value in figures.items():
         messages.print(f"{name.replace('_', ' ')}: {value:,.3f}")
     if output is not None:
-        _write(output, figures)
+        _write(output, {**figures, "machine": asdict(machine)})
 
 
 @app.command("search")
@@ -121,17 +128,19 @@ def search(
     wrapped, memory = _index_text(sample_model, text, tokens)
     from ..benchmarks import search as benchmark
 
+    machine = _measure_machine()
     with messages.status("Measuring") as status:
-        rows = benchmark.run(wrapped, memory, top_k, recall, log=status.update)
-    columns = ("store", "dtype", "recall", "mass recall", "ms for 12 queries", "rows read", "build s", "bytes a token")
-    table = Table(*columns, title=f"{sample_model}, {text}: {len(memory):,} tokens, k {top_k}")
+        rows = benchmark.run(wrapped, memory, top_k, recall, machine, log=status.update)
+    columns = ("store", "dtype", "recall", "mass recall", "ms for 12 queries", "of reading", "rows read", "build s")
+    table = Table(*columns, "bytes a token", title=f"{sample_model}, {text}: {len(memory):,} tokens, k {top_k}")
     for row in rows:
-        quality = (f"{row.recall:.4f}", f"{row.mass_recall:.4f}", f"{row.ms_for_a_dozen_queries:.2f}")
+        quality = (f"{row.recall:.4f}", f"{row.mass_recall:.4f}")
+        speed = (f"{row.ms_for_a_dozen_queries:.2f}", f"{row.reading_share:.0%}")
         cost = (f"{row.looks_at:.1%}", f"{row.build_seconds:.1f}", f"{row.bytes_per_token:,.0f}")
-        table.add_row(row.store, row.dtype, *quality, *cost)
+        table.add_row(row.store, row.dtype, *quality, *speed, *cost)
     messages.print(table)
     if output is not None:
-        _write(output, benchmark.report(rows, model=sample_model, text=text, top_k=top_k))
+        _write(output, benchmark.report(rows, machine=asdict(machine), model=sample_model, text=text, top_k=top_k))
 
 
 @app.command("needle")
@@ -338,17 +347,20 @@ def train(
     names = methods.split(",")
     if unknown := [name for name in names if name not in STRATEGIES]:
         raise InputError(f"--methods has {unknown[0]!r}; expected some of: {', '.join(STRATEGIES)}")
+    machine = _measure_machine()
     rows: list[benchmark.TrainStepRow] = []
     with messages.status("Measuring") as status:
-        for row in benchmark.run(tokens, target, names, repeats, log=status.update):
+        for row in benchmark.run(tokens, target, names, repeats, machine, log=status.update):
             rows.append(row)
             if output is not None:
-                write_json(output, benchmark.report(rows, target=target, repeats=repeats))
-    table = Table("method", "seconds a step", "× standard", "× encoding + decoder step", "GB beyond the model")
+                about = {"machine": asdict(machine), "target": target, "repeats": repeats}
+                write_json(output, benchmark.report(rows, **about))
+    columns = ("method", "seconds a step", "× standard", "× encoding + decoder step", "GB beyond the model")
+    table = Table(*columns, "of products")
     for row in rows:
         ratios = ["–" if r is None else f"{r:.2f}" for r in (row.ratio_to_standard, row.ratio_to_parts)]
         seconds = f"{row.seconds:.2f} ± {row.deviation:.2f}"
-        table.add_row(row.method, seconds, *ratios, f"{row.peak_bytes / 1e9:.2f}")
+        table.add_row(row.method, seconds, *ratios, f"{row.peak_bytes / 1e9:.2f}", f"{row.product_share:.0%}")
     messages.print(table)
 
 
@@ -413,6 +425,16 @@ def run(
 def _write(path: Path, content: Any) -> None:
     write_json(path, content)
     messages.print(f"wrote {path}")
+
+
+def _measure_machine() -> Machine:
+    """Measure what the machine can do at best, and print it."""
+    from ..benchmarks.machine import Machine
+
+    with messages.status("Measuring the machine"):
+        machine = Machine.measure()
+    messages.print(str(machine))
+    return machine
 
 
 def _lengths(text: str, minimum: int) -> tuple[int, ...]:
