@@ -4,6 +4,7 @@
 # make lint           run lint and type checks only
 # make demo           ask a real model questions about a whole novel; needs nothing but the package index
 # make bench          run the benchmarks, write bench/results and the tables of README and docs
+# make fuzz           10,000 random requests to the server, and thousands of damaged files of every kind
 # make chaos          kill commands, fill disks and flip bits for an hour, write bench/results/chaos.json (CHAOS="--minutes 5")
 # make adapters       train our two adapters again (about an hour each); needs the data files that their recipes name
 # make docs           write the generated parts of README and docs
@@ -17,7 +18,7 @@ TESTS ?= tests
 DEMO ?=
 CHAOS ?=
 
-.PHONY: setup test test-processors lint demo bench chaos adapters docs site lowest clean
+.PHONY: setup test test-processors lint demo bench chaos fuzz adapters docs site lowest clean
 
 setup: $(VENV)/.ready
 
@@ -80,6 +81,10 @@ bench: setup
 # One thread for each process; as root, small disks are mounted, otherwise the size of files is limited.
 chaos: setup
 	$(BIN)/python bench/chaos.py $(CHAOS)
+
+fuzz: setup
+	UNLIMIFORMER_FUZZ=10000 $(BIN)/python -m pytest -q -s tests/server/test_fuzz.py
+	UNLIMIFORMER_FUZZ=2500 $(BIN)/python -m pytest -q tests/test_parsers.py tests/text/formats/test_damaged_documents.py tests/memory/test_odd_descriptions.py
 
 docs: setup
 	$(BIN)/python bench/readme_table.py

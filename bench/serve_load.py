@@ -1,7 +1,8 @@
-"""Load test of the server: `python bench/serve_load.py [seconds] [clients]`.
+"""Load test of the server: `python bench/serve_load.py [seconds] [clients] [documents]`.
 
-Clients ask about five excerpts of plays without a pause; then the server is killed under load and started again.
-Counts answers, errors, lost documents and the memory of the process. Writes bench/results/serve_load.json.
+Clients ask about excerpts of plays without a pause; in the middle another document is added, which must be read
+meanwhile. Then the server is killed under load and started again. Counts answers, errors, lost documents and the memory
+of the process. Writes bench/results/serve_load.json.
 """
 
 import json
@@ -21,19 +22,24 @@ from unlimiformer.hub import get_model, get_text
 
 MODEL = "flan-t5-small-answers"
 PLAYS = ("hamlet", "macbeth", "othello", "lear", "tempest")
+LINES = 300  # of a play, in one document
 RESULTS = Path(__file__).with_name("results") / "serve_load.json"
 QUESTIONS = ("Who speaks here?", "Where is the king?", "What does the messenger say?", "Who is dead?")
 
 
-def main(seconds: int = 120, clients: int = 20) -> None:
+def main(seconds: int = 120, clients: int = 20, documents: int = 5) -> None:
     """Run the load, kill the server under load, restart it, and run a shorter load."""
     get_model(MODEL)
     with tempfile.TemporaryDirectory() as folder:
         process, url = start_server(folder)
-        ids = [add_play(url, play) for play in PLAYS]
+        ids = [add_excerpt(url, number) for number in range(documents)]
         while {document["state"] for document in httpx.get(f"{url}/api/documents").json()} != {"ready"}:
             time.sleep(0.5)
+        added: list[float] = []
+        addition = threading.Thread(target=time_addition, args=(url, documents, seconds / 2, added))
+        addition.start()
         before_kill = run_load(url, ids, seconds, clients, process.pid)
+        addition.join()
         load_during_kill = threading.Thread(target=run_load, args=(url, ids, 5, clients, process.pid))
         load_during_kill.start()
         time.sleep(2)
@@ -43,8 +49,8 @@ def main(seconds: int = 120, clients: int = 20) -> None:
         process, url = start_server(folder)
         while "checking" in {document["state"] for document in httpx.get(f"{url}/api/documents").json()}:
             time.sleep(0.1)
-        documents = httpx.get(f"{url}/api/documents").json()
-        ready = {document["id"] for document in documents if document["state"] == "ready"}
+        found = httpx.get(f"{url}/api/documents").json()
+        ready = {document["id"] for document in found if document["state"] == "ready"}
         after_restart = run_load(url, ids, 10, clients, process.pid)
         process.kill()
     results = {
@@ -52,6 +58,7 @@ def main(seconds: int = 120, clients: int = 20) -> None:
         "documents": len(ids),
         "seconds": seconds,
         **before_kill,
+        "seconds_to_read_a_document_under_load": added[0],
         "documents_after_a_kill": len(ready & set(ids)),
         "errors_after_the_restart": after_restart["errors"],
     }
@@ -69,10 +76,21 @@ def start_server(folder: str) -> tuple[subprocess.Popen, str]:
     raise SystemExit("the server did not start")
 
 
-def add_play(url: str, play: str) -> str:
-    """Add 300 lines of a play; return the document's id."""
-    lines = get_text(f"shakespeare/{play}").read_text().split("\n")[200:500]
-    return httpx.post(f"{url}/api/documents", json={"name": play, "text": "\n".join(lines)}).json()["id"]
+def add_excerpt(url: str, number: int) -> str:
+    """Add some lines of a play; return the document's id."""
+    play, first = PLAYS[number % len(PLAYS)], 200 + LINES * (number // len(PLAYS))
+    lines = get_text(f"shakespeare/{play}").read_text().split("\n")[first : first + LINES]
+    body = {"name": f"{play} {number}", "text": "\n".join(lines)}
+    return httpx.post(f"{url}/api/documents", json=body, timeout=60).json()["id"]
+
+
+def time_addition(url: str, number: int, delay: float, seconds: list[float]) -> None:
+    """After some time add a document, and append how long it takes until it can be asked."""
+    time.sleep(delay)
+    started, added = time.monotonic(), add_excerpt(url, number)
+    while httpx.get(f"{url}/api/documents/{added}", timeout=60).json()["state"] != "ready":
+        time.sleep(0.5)
+    seconds.append(time.monotonic() - started)
 
 
 def run_load(url: str, ids: list[str], seconds: float, clients: int, pid: int) -> dict:

@@ -14,12 +14,12 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-_REQUESTED = os.environ.get("UNLIMIFORMER_FUZZ")
-EXAMPLES = int(_REQUESTED or 150)
+REQUESTED = os.environ.get("UNLIMIFORMER_FUZZ")
+EXAMPLES = int(REQUESTED or 150)
 bounded = settings(
     max_examples=EXAMPLES,
     deadline=None,
-    derandomize=_REQUESTED is None,
+    derandomize=REQUESTED is None,
     database=None,
     suppress_health_check=list(HealthCheck),
 )
