@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
 from unlimiformer.datastore import exact
-from unlimiformer.datastore.kernels import dispatch, native, torch_kernels, triton_kernels
+from unlimiformer.datastore.kernels import dispatch, native, torch_kernels
 
-_ANYWHERE = {"torch": torch_kernels, "triton": triton_kernels}  # Triton's own interpreter runs its kernels
+_ANYWHERE = {"torch": torch_kernels}
+if sys.platform == "linux":  # elsewhere Triton is not installed; its own interpreter runs its kernels
+    from unlimiformer.datastore.kernels import triton_kernels
+
+    _ANYWHERE["triton"] = triton_kernels
 IMPLEMENTATIONS = (*dispatch.available(), *_ANYWHERE)  # those that this machine has
 
 

@@ -41,8 +41,8 @@ class UnlimiformerConfig:
     dtype : of the stored states; None: the model's dtype. "int8" stores one scale per token.
     device : where the states are stored; None: the model's device.
     batch_size : windows that are encoded at once.
-    compute_dtype : of the encoder's matrix products in long inputs. "bfloat16" autocasts; "auto" is that for a float32
-        encoder where it was measured to be faster on this machine; None: the model's dtype.
+    compute_dtype : of the encoder's matrix products. "bfloat16" autocasts; "auto" does so for inputs of several windows
+        and a float32 encoder, where that was measured to be faster on this machine; None: the model's dtype.
     selection : what a decoder-only model sees of a document. "reread" (None): the passages that its retrieval heads
         score highest, encoded again in the model's own window. "blocks", "blocks-by-layer": the stored states of such
         blocks, the same ones in all layers or each layer's own. "top-k": each head's own tokens at each step, as in

@@ -14,7 +14,7 @@ def test_search_measures_every_store(t5_folder, book_file, tmp_path):
     rows = json.loads(output.read_text())["rows"]
     assert [row["store"].split(",")[0] for row in rows] == ["exact", "exact", "exact", "ivf", "faiss"]
     assert rows[0]["recall"] == 1 and rows[0]["mass_recall"] == pytest.approx(1)
-    assert all(row["mass_recall"] > 0.9 and row["reading_share"] > 0 for row in rows)
+    assert all(row["mass_recall"] > 0.9 for row in rows) and all(row["reading_share"] > 0 for row in rows[:3])
 
 
 def test_decode_writes_rows_and_a_plot(t5_folder, book_file, tmp_path):

@@ -60,7 +60,7 @@ def compile_for(kernel, capability, types, constants):
     values = {(names.index(name),): value for name, value in constants.items()}
     source = ASTSource(kernel, signature, constexprs=values)
     compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32))
-    print(len(compiled.asm["cubin"]), compiled.asm["ptx"].count("mma."))
+    print(len(compiled.asm["cubin"]), compiled.asm["ptx"].count("mma."), compiled.metadata.shared)
 
 for capability in (80, 90):
     for state in ("*bf16", "*i8", "*fp32"):
@@ -69,9 +69,10 @@ for capability in (80, 90):
         arrays = dict(queries=query, rest_of_queries=query, states=state)
         arrays |= dict(scales="*fp32", scores="*fp32", highest="*fp32")
         product = tl.float32 if state == "*fp32" else tl.bfloat16
-        compile_for(kernels._scan_kernel, capability, {**shape, **arrays}, dict(
-            WIDTH=100, QUERIES=16, ROWS=64, STEP=64, GROUP=8, PRODUCT=product, HAS_REST=state != "*fp32",
-            HAS_SCALES=state == "*i8"))
+        for queries, group in ((16, 1), (kernels._MOST_QUERIES, 64)):
+            compile_for(kernels._scan_kernel, capability, {**shape, **arrays}, dict(
+                WIDTH=100, QUERIES=queries, ROWS=kernels._ROWS, STEP=kernels._WIDTH, GROUP=group, PRODUCT=product,
+                HAS_REST=state != "*fp32", HAS_SCALES=state == "*i8"))
         arrays = dict(states=state, scales="*fp32", index="*i64", weights="*fp32", mixed="*fp32")
         compile_for(kernels._mix_kernel, capability, {**shape, **arrays}, dict(
             WIDTH=100, ROWS=32, STEP=64, HAS_SCALES=state == "*i8"))
@@ -79,13 +80,13 @@ for capability in (80, 90):
 
 
 def test_the_triton_kernels_compile_for_nvidia_gpus(tmp_path):
-    """To machine code, without a GPU; those for bfloat16 and int8 use its matrix units."""
+    """To machine code, without a GPU; scans of bfloat16 and int8 use its matrix units, and all fit its memory."""
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", _COMPILE], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     compiled = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
-    assert len(compiled) == 12 and all(size > 1000 for size, _ in compiled)
-    assert [products > 0 for _, products in compiled] == [True, False, True, False, False, False] * 2
+    assert len(compiled) == 18 and all(size > 1000 and memory < 100_000 for size, _, memory in compiled)
+    assert [products > 0 for _, products, _ in compiled] == ([True, True, False] * 2 + [False] * 3) * 2
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8])
@@ -116,3 +117,23 @@ def test_large_arrays_are_scored_in_blocks(monkeypatch):
     in_blocks = torch_kernels.scan(states, None, queries, 30)
     assert torch.allclose(whole[1].sort().values, in_blocks[1].sort().values)
     assert torch.equal(whole[0].sort().values, in_blocks[0].sort().values)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
+def test_triton_never_names_a_row_that_does_not_exist(dtype):
+    states, scales = encode_rows(torch.randn(23, 8), dtype)
+    rows, scores = triton_kernels.scan(states, scales, torch.full((2, 8), float("nan")), 6)
+    assert (rows < 23).all() and (scores == float("-inf")).all()
+    assert triton_kernels.mix(states, scales, rows, torch.zeros(2, 6)).abs().max() == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
+@pytest.mark.parametrize("count", [1, 70])
+def test_triton_reads_queries_in_any_layout(dtype, count):
+    generator = torch.Generator().manual_seed(0)
+    states, scales = encode_rows(torch.randn(300, 24, generator=generator), dtype)
+    queries = torch.randn(24, count, generator=generator).T
+    rows, scores = triton_kernels.scan(states, scales, queries, 10)
+    expected = torch_kernels.scan(states, scales, queries, 10)
+    assert torch.equal(rows.sort().values, expected[0].sort().values)
+    assert torch.allclose(scores.sort().values, expected[1].sort().values, atol=1e-3)

@@ -26,6 +26,19 @@ FACTS = (
     "How did the girl feel at the thought of her brothers?",
     "Who was a member of the committee?",
     "Why did William decide to go home?",
+    "What is the name of the project?",
+    "How many members did the group have?",
+    "How old was the leader of the group?",
+    "What city did the team visit?",
+    "How much did the project cost?",
+    "What year did the government fall?",
+    "Who gave feedback?",
+    "How many concerns were raised?",
+    "What dataset is used for evaluation?",
+    "Who evaluated the essays?",
+    "What were the contents of the box?",
+    "What measures the temperature?",
+    "Who decided on the colour?",
 )
 BROAD = (
     None,
@@ -52,6 +65,8 @@ BROAD = (
     "What was the feedback regarding the prototype?",
     "To what extent did the two sectors differ?",
     "What did Marketing suggest about the price?",
+    "What concerns did the members raise?",
+    "What were the main barriers to the plan?",
 )
 
 

@@ -53,7 +53,7 @@ class DecodeRow:
     """The measurements of one method at one length of the source.
 
     `reading_share`: the bytes that a token needs (weights of the decoder, states that are searched), as a share of what
-    the machine reads in that time; above 1 if a cache holds them.
+    the machine reads in that time; above 1 if a cache holds them; None if every query reads other states.
     """
 
     method: str
@@ -63,7 +63,7 @@ class DecodeRow:
     ratio_to_truncated: float
     bytes_per_source_token: float
     mass_recall: float
-    reading_share: float
+    reading_share: float | None
 
 
 def bart_base() -> Any:
@@ -167,7 +167,11 @@ def run(
                     ratio_to_truncated=best / truncated,
                     bytes_per_source_token=method.bytes_per_source_token,
                     mass_recall=method.mass_recall,
-                    reading_share=machine.reading_share(weights + method.bytes_per_step, best / 1000),
+                    reading_share=(
+                        None
+                        if method.bytes_per_step is None
+                        else machine.reading_share(weights + method.bytes_per_step, best / 1000)
+                    ),
                 )
             )
     return rows
@@ -199,13 +203,13 @@ Decode = Callable[[int], float]
 class _Method:
     """A way to decode; `prepare` returns a context manager that yields a `Decode` function.
 
-    `bytes_per_step`: what all layers together must read of the source for one token.
+    `bytes_per_step`: what all layers together must read of the source for one token; None if that differs by query.
     """
 
     name: str
     dtype: str
     bytes_per_source_token: float
-    bytes_per_step: float
+    bytes_per_step: float | None
     prepare: Callable[[], Any]
     mass_recall: float = 1.0
 
@@ -233,8 +237,8 @@ def _methods(
     ivf = build_ivf(store, build_queries, top_k, RECALL)  # from the last store, int8
     if isinstance(ivf, IVFStore):
         prepare = partial(_decode_retrieving, model, _ReplayStore(ivf, queries), top_k)
-        read, found = _LAYERS * ivf.measured.looked_at * ivf.nbytes, ivf.measured.mass_recall
-        methods.append(_Method(f"{OURS}, ivf", "int8", ivf.nbytes / ivf.rows, read, prepare, found))
+        size, found = ivf.nbytes / ivf.rows, ivf.measured.mass_recall
+        methods.append(_Method(f"{OURS}, ivf", "int8", size, None, prepare, found))
     return methods
 
 

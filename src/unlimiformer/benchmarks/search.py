@@ -34,7 +34,8 @@ class SearchRow:
     recall : share of the exact k best that the store finds
     mass_recall : attention mass of what it finds, divided by that of the exact k best
     looks_at : share of the stored rows that a search scores
-    reading_share : the bytes of these rows, as a share of what the machine reads in that time
+    reading_share : the bytes of all rows, as a share of what the machine reads in that time; None for a store that
+        reads other rows for each query
     """
 
     store: str
@@ -46,7 +47,7 @@ class SearchRow:
     looks_at: float
     build_seconds: float
     bytes_per_token: float
-    reading_share: float
+    reading_share: float | None
 
 
 def run(
@@ -88,7 +89,7 @@ def run(
                 looks_at=looks_at,
                 build_seconds=build_seconds,
                 bytes_per_token=store.nbytes / len(memory),
-                reading_share=machine.reading_share(store.nbytes * looks_at, stats.milliseconds / 1000),
+                reading_share=machine.reading_share(store.nbytes, stats.milliseconds / 1000) if is_exact else None,
             )
         )
     return rows

@@ -30,6 +30,7 @@ __all__ = ["PARTS", "TrainStepRow", "report", "run"]
 
 PARTS = ("encoding", "decoder step")
 """The least that a long method has to do: encode all windows, and one decoder step over one window of states."""
+_PARTLY = ("decoder step", "standard", "chunked")  # do not encode all overlapping windows
 Step = Callable[[int, bool], None]
 """Runs one training step; takes the index of the step, and whether it is a warm-up with an input of one window."""
 
@@ -46,7 +47,7 @@ class TrainStepRow:
     ratio_to_standard : `best_seconds` divided by that of standard fine-tuning; None for what is measured before it
     ratio_to_parts : `best_seconds` divided by the sum of those of `PARTS`; None for what is measured before them
     product_share : the products that encode all windows, forward and backward, as a share of what the machine could
-        multiply in that time
+        multiply in that time; None for what does not encode all windows
     """
 
     method: str
@@ -57,7 +58,7 @@ class TrainStepRow:
     peak_bytes: int
     ratio_to_standard: float | None
     ratio_to_parts: float | None
-    product_share: float
+    product_share: float | None
 
 
 def run(
@@ -71,7 +72,7 @@ def run(
     target : length of the target, in tokens
     """
     best: dict[str, float] = {}
-    operations = encoder_operations(bart_base(), tokens)
+    operations = 3 * encoder_operations(bart_base(), tokens)  # backward has two products for each
     for method in dict.fromkeys((*PARTS, "standard", *methods)):
         log(f"{tokens:,} tokens: {method}")
         with multiprocessing.get_context("spawn").Pool(1) as pool:
@@ -90,7 +91,7 @@ def run(
             peak_bytes=peak,
             ratio_to_standard=to_standard,
             ratio_to_parts=to_parts,
-            product_share=machine.product_share(3 * operations, best[method]),  # backward has two products for each
+            product_share=None if method in _PARTLY else machine.product_share(operations, best[method]),
         )
 
 

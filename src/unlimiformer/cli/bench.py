@@ -80,10 +80,10 @@ def decode(
             log=status.update,
         )
     columns = ("source tokens", "method", "dtype", "ms per token", "× truncated", "bytes per source token")
-    table = Table(*columns, "of reading")
+    table = Table(*columns, "of memory rate")
     for row in rows:
         numbers = (f"{row.ms_per_token:.1f}", f"{row.ratio_to_truncated:.2f}", f"{row.bytes_per_source_token:,.0f}")
-        table.add_row(f"{row.tokens:,}", row.method, row.dtype, *numbers, f"{row.reading_share:.0%}")
+        table.add_row(f"{row.tokens:,}", row.method, row.dtype, *numbers, _share(row.reading_share))
     messages.print(table)
     if output is not None:
         _write(output, benchmark.report(rows, machine=asdict(machine)))
@@ -131,11 +131,11 @@ def search(
     machine = _measure_machine()
     with messages.status("Measuring") as status:
         rows = benchmark.run(wrapped, memory, top_k, recall, machine, log=status.update)
-    columns = ("store", "dtype", "recall", "mass recall", "ms for 12 queries", "of reading", "rows read", "build s")
+    columns = ("store", "dtype", "recall", "mass recall", "ms for 12 queries", "of memory rate", "rows read", "build s")
     table = Table(*columns, "bytes a token", title=f"{sample_model}, {text}: {len(memory):,} tokens, k {top_k}")
     for row in rows:
         quality = (f"{row.recall:.4f}", f"{row.mass_recall:.4f}")
-        speed = (f"{row.ms_for_a_dozen_queries:.2f}", f"{row.reading_share:.0%}")
+        speed = (f"{row.ms_for_a_dozen_queries:.2f}", _share(row.reading_share))
         cost = (f"{row.looks_at:.1%}", f"{row.build_seconds:.1f}", f"{row.bytes_per_token:,.0f}")
         table.add_row(row.store, row.dtype, *quality, *speed, *cost)
     messages.print(table)
@@ -356,11 +356,11 @@ def train(
                 about = {"machine": asdict(machine), "target": target, "repeats": repeats}
                 write_json(output, benchmark.report(rows, **about))
     columns = ("method", "seconds a step", "× standard", "× encoding + decoder step", "GB beyond the model")
-    table = Table(*columns, "of products")
+    table = Table(*columns, "of product rate")
     for row in rows:
         ratios = ["–" if r is None else f"{r:.2f}" for r in (row.ratio_to_standard, row.ratio_to_parts)]
         seconds = f"{row.seconds:.2f} ± {row.deviation:.2f}"
-        table.add_row(row.method, seconds, *ratios, f"{row.peak_bytes / 1e9:.2f}", f"{row.product_share:.0%}")
+        table.add_row(row.method, seconds, *ratios, f"{row.peak_bytes / 1e9:.2f}", _share(row.product_share))
     messages.print(table)
 
 
@@ -425,6 +425,10 @@ def run(
 def _write(path: Path, content: Any) -> None:
     write_json(path, content)
     messages.print(f"wrote {path}")
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0%}"
 
 
 def _measure_machine() -> Machine:

@@ -45,9 +45,7 @@ def command(
     earlier = Memory.load(output, verify=False) if append else None
     if earlier is not None and earlier.spec is not None:
         settings = {"dtype": earlier.spec.dtype, "store": earlier.store.state_dict()[0]["store"], **settings}
-    else:
-        settings = {"store": "auto", "compute_dtype": "auto", **settings}
-    config = make_config(settings, earlier)
+    config = make_config({"store": "auto", "compute_dtype": "auto", **settings}, earlier)
     text = open_document(file)
     wrapped = load_wrapped(model, config, device, encoder_dtype="int8")
     started = time.perf_counter()

@@ -104,9 +104,7 @@ def open_wrapped(
     from ..memory import Memory
 
     memory = source if isinstance(source, Memory) else None
-    if memory is None:
-        settings = {"compute_dtype": "auto", **settings}
-    return source, load_wrapped(model, make_config(settings, memory), device)
+    return source, load_wrapped(model, make_config({"compute_dtype": "auto", **settings}, memory), device)
 
 
 def make_config(settings: dict[str, Any], memory: Memory | None = None) -> UnlimiformerConfig:

@@ -51,11 +51,12 @@ def load_saved_settings(folder: str | Path) -> dict[str, dict[str, Any]]:
 
 
 def with_defaults(config: UnlimiformerConfig, folder: str | None) -> UnlimiformerConfig:
-    """Fill settings that are None with those saved in the model's folder, if there is one."""
+    """Fill settings that are None or "auto" with those saved in the model's folder, if there is one."""
     if not folder:
         return config
-    saved = load_saved_settings(folder).get("settings", {})
-    return replace(config, **{name: value for name, value in saved.items() if getattr(config, name) is None})
+    saved = load_saved_settings(folder).get("settings", {}).items()
+    used = {name: value for name, value in saved if value is not None and getattr(config, name) in (None, "auto")}
+    return replace(config, **used)
 
 
 def saved_settings_text(settings: dict[str, Any], asking: dict[str, Any]) -> str:

@@ -68,15 +68,22 @@ def plan_input_windows(source: TokenizedInput, spec: WindowSpec) -> list[Window]
 
 
 def encode_windows(
-    inputs: Sequence[TokenizedInput], encode: EncodeFn, spec: WindowSpec, batch_size: int, done: int = 0
+    inputs: Sequence[TokenizedInput],
+    encode: EncodeFn,
+    spec: WindowSpec,
+    batch_size: int,
+    done: int = 0,
+    encode_whole: EncodeFn | None = None,
 ) -> Iterator[list[EncodedChunk]]:
     """Encode every window of every input and yield the chunks of one batch at a time, in order.
 
     Only windows of equal length share a batch, so nothing is ever padded. The first `done` windows are skipped.
+    `encode_whole` encodes inputs that fit one window; None: as the others.
     """
     jobs = [(index, window) for index, source in enumerate(inputs) for window in plan_input_windows(source, spec)]
     for batch in _group_by_length(jobs[done:], inputs, batch_size):
-        states = encode(*_stack(batch, inputs))
+        is_whole = _is_whole(batch[0], inputs)
+        states = (encode_whole if is_whole and encode_whole is not None else encode)(*_stack(batch, inputs))
         yield [
             _keep_middle(states[row], index, window, inputs[index], spec.causal)
             for row, (index, window) in enumerate(batch)
@@ -84,17 +91,24 @@ def encode_windows(
 
 
 def _group_by_length(jobs: list, inputs: Sequence[TokenizedInput], size: int) -> Iterator[list[tuple[int, Window]]]:
+    """Batches of windows of equal length, in order; those that are a whole input stand apart."""
     batch: list[tuple[int, Window]] = []
-    batch_length = 0
+    batch_kind: tuple[int, bool] | None = None
     for index, window in jobs:
-        length = inputs[index].prefix.shape[0] + window.end - window.start
-        if batch and (length != batch_length or len(batch) == size):
+        kind = inputs[index].prefix.shape[0] + window.end - window.start, _is_whole((index, window), inputs)
+        if batch and (kind != batch_kind or len(batch) == size):
             yield batch
             batch = []
         batch.append((index, window))
-        batch_length = length
+        batch_kind = kind
     if batch:
         yield batch
+
+
+def _is_whole(job: tuple[int, Window], inputs: Sequence[TokenizedInput]) -> bool:
+    """Whether a window is all of its input."""
+    index, window = job
+    return window.start == 0 and window.end == inputs[index].ids.shape[0]
 
 
 def _stack(batch: list[tuple[int, Window]], inputs: Sequence[TokenizedInput]) -> tuple[Tensor, dict[str, Tensor]]:

@@ -84,8 +84,8 @@ class Indexer:
         """Device on which the model takes its token ids."""
         return input_device(self._encoder.module)
 
-    def encoding_spec(self, prefix: Tensor) -> EncodingSpec:
-        """What decides the states of a text that is indexed now, with this prefix (n,) before every window."""
+    def encoding_spec(self, prefix: Tensor, windows: int = 2) -> EncodingSpec:
+        """What decides the states of a text that is indexed now, with this prefix (n,) before each of its windows."""
         return EncodingSpec(
             model=model_digest(self._encoder.model_config, self._encoder.module),
             tokenizer=tokenizer_digest(self.tokenizer),
@@ -93,7 +93,7 @@ class Indexer:
             overlap=self.window_spec.overlap,
             prefix=tuple(prefix.tolist()),
             dtype=str(self._store_dtype(windows=2)).removeprefix("torch."),
-            compute_dtype=resolve_compute_dtype(self.config.compute_dtype, self._encoder.module),
+            compute_dtype=self._compute_dtype(windows),
             row=self._encoder.row,
         )
 
@@ -106,8 +106,6 @@ class Indexer:
         if memory.spec is None:
             raise MemoryMismatchError("the memory was encoded inside the model's own forward; make one with index()")
         ignored: tuple[str, ...] = () if self.config.dtype is not None else ("dtype",)
-        if self.config.compute_dtype == "auto":  # another machine may have chosen otherwise
-            ignored += ("compute_dtype",)
         spec = self.encoding_spec(torch.tensor(memory.spec.prefix))
         model = self._encoder.model_config, self._encoder.module
         if memory.spec.model != spec.model and is_same_checkpoint(memory.spec.model, *model):
@@ -144,7 +142,8 @@ class Indexer:
             ids = torch.cat([part.ids for part in parts]).to(self.device)
             inputs.append(TokenizedInput(ids, prefix.to(self.device), {}))
         with torch.no_grad():
-            specs = [self.encoding_spec(source.prefix) for source in inputs]
+            windows = [len(plan_input_windows(source, self.window_spec)) for source in inputs]
+            specs = [self.encoding_spec(source.prefix, n) for source, n in zip(inputs, windows, strict=True)]
             memories = self.index_inputs(inputs, progress=progress, specs=specs)
         return [
             replace(memory, stored_text=text, offsets=characters, locations=locations_of(source))
@@ -187,12 +186,13 @@ class Indexer:
                 return Memory.load(folder)
             writer = MemoryWriter(partial_write, spec, self.config.batch_size, overwrite)
             source = writer.write_tokens(self._tokenize(text, prefix_ids, writer.write_text))
+            writer.spec = self.encoding_spec(prefix_ids, writer.windows)
             writer.store_dtype = self._store_dtype(writer.windows)
             if progress is not None:
                 progress(writer.done, writer.windows)
             source = TokenizedInput(source.ids, source.prefix.to(self.device), {})
-            encode = self._with_compute_dtype(self._encoder.encode, writer.windows)
-            batches = encode_windows([source], encode, self.window_spec, writer.batch_size, writer.done)
+            encode, whole = (self._in_compute_dtype(self._encoder.encode, windows) for windows in (2, 1))
+            batches = encode_windows([source], encode, self.window_spec, writer.batch_size, writer.done, whole)
             self._fill(writer, batches, writer.done, writer.windows, progress)
             writer.publish(build_search(writer.memory()), locations)
         return Memory.load(folder, verify=False)
@@ -255,13 +255,13 @@ class Indexer:
         Without `specs` they serve this model as it is now, and can be neither saved nor checked.
         """
         plans = [plan_input_windows(source, self.window_spec) for source in inputs]
-        encode = self._with_compute_dtype(encode or self._encoder.encode, max(map(len, plans), default=0))
+        encode, whole = (self._in_compute_dtype(encode or self._encoder.encode, windows) for windows in (2, 1))
         encoded_tokens = sum(window.end - window.start for plan in plans for window in plan)
         if torch.is_grad_enabled() and encoded_tokens > _CHECKPOINT_ABOVE:
-            encode = _with_checkpointing(encode)
+            encode, whole = _with_checkpointing(encode), _with_checkpointing(whole)
         windows = [len(plan) for plan in plans]
         sink = RamSink(inputs, windows, [self._store_dtype(count) for count in windows], specs, self.config)
-        batches = encode_windows(inputs, encode, self.window_spec, self.config.batch_size)
+        batches = encode_windows(inputs, encode, self.window_spec, self.config.batch_size, encode_whole=whole)
         self._fill(sink, batches, 0, sum(windows), progress)
         return sink.memories()
 
@@ -334,10 +334,16 @@ class Indexer:
         dtype = module_dtype(self._encoder.module)
         return dtype if dtype in DTYPES.values() else torch.float32  # float16 would lose range
 
-    def _with_compute_dtype(self, encode: EncodeFn, windows: int) -> EncodeFn:
-        """Encode in the type of the settings; "auto" changes it for long inputs only."""
-        name = resolve_compute_dtype(self.config.compute_dtype, self._encoder.module)
-        if name is None or (windows == 1 and self.config.compute_dtype == "auto"):
+    def _compute_dtype(self, windows: int) -> str | None:
+        """The type in which an input of so many windows is encoded; "auto" changes it for long inputs only."""
+        if windows == 1 and self.config.compute_dtype == "auto":
+            return None
+        return resolve_compute_dtype(self.config.compute_dtype, self._encoder.module)
+
+    def _in_compute_dtype(self, encode: EncodeFn, windows: int) -> EncodeFn:
+        """Encode an input of so many windows in the type of the settings."""
+        name = self._compute_dtype(windows)
+        if name is None:
             return encode
         dtype = DTYPES[name]
 

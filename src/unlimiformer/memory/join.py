@@ -25,7 +25,7 @@ def join_memories(memories: Sequence[Memory], names: Sequence[str]) -> Memory:
         raise InputError(f"{len(memories)} memories and {len(names)} names were given; expected one name for each")
     first = memories[0]
     for memory, name in zip(memories, names, strict=True):
-        if memory.spec is None or memory.spec != first.spec or memory.offsets is None:
+        if memory.spec is None or first.spec is None or memory.offsets is None or first.spec.differences(memory.spec):
             raise InputError(f"{name!r} was encoded in another way than {names[0]!r}; index it again with this model")
     if len(memories) == 1:
         return first

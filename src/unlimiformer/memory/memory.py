@@ -113,13 +113,16 @@ class EncodingSpec:
     @property
     def settings(self) -> dict[str, Any]:
         """Settings of a wrapper that encodes as this memory was encoded."""
-        values = {"window": self.window, "overlap": self.overlap, "compute_dtype": self.compute_dtype}
+        values = {"window": self.window, "overlap": self.overlap}
         return values if self.row is None else {**values, "selection": self.row.selection, "block": self.row.block}
 
     def differences(self, other: EncodingSpec, ignored: tuple[str, ...] = ()) -> list[str]:
-        """Describe, for a message, what `other` has that this spec has not."""
+        """Describe, for a message, what `other` has that this spec has not.
+
+        The `compute_dtype` does not count: it changes states by rounding only, and machines choose it differently.
+        """
         changes = []
-        for name in (spec_field.name for spec_field in fields(self)):
+        for name in (spec_field.name for spec_field in fields(self) if spec_field.name != "compute_dtype"):
             mine, theirs = getattr(self, name), getattr(other, name)
             if name in ignored or mine == theirs or (name == "tokenizer" and None in (mine, theirs)):
                 continue

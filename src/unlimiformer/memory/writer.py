@@ -34,14 +34,15 @@ _LOG = logging.getLogger(__name__)
 class MemoryWriter:
     """An `IndexSink` on disk: first the tokens of one input, then the states of its windows, in order.
 
-    `windows` is the number of windows, `done` how many of them are stored already. `batch_size` is that of the earlier
-    run if its windows are reused, because a state depends slightly on the windows that were encoded with it.
+    `spec` says how they are encoded, `windows` is the number of windows, `done` how many of them are stored already.
+    `batch_size` is that of the earlier run if its windows are reused, because a state depends slightly on the windows
+    that were encoded with it.
     """
 
     def __init__(
         self, partial_write: PartialWrite, spec: EncodingSpec, batch_size: int, overwrite: bool = False
     ) -> None:
-        self._partial, self._spec, self._overwrite = partial_write, spec, overwrite
+        self._partial, self.spec, self._overwrite = partial_write, spec, overwrite
         self.batch_size = batch_size
         self.store_dtype = torch.float32
         self.done = 0
@@ -57,11 +58,11 @@ class MemoryWriter:
 
     def write_tokens(self, tokens: Iterable[Tokens]) -> TokenizedInput:
         """Store the tokens, reuse windows that were encoded before, and return the tokens mapped from disk."""
-        partial, prefix_length = self._partial, len(self._spec.prefix)
+        partial, prefix_length = self._partial, len(self.spec.prefix)
         partial.drop("token_ids")
         partial.drop("offsets")
         prefix_offsets = torch.zeros((prefix_length, 2), dtype=torch.int64)
-        partial.append("token_ids", torch.tensor(self._spec.prefix, dtype=torch.int32))
+        partial.append("token_ids", torch.tensor(self.spec.prefix, dtype=torch.int32))
         for part in tokens:
             partial.append("token_ids", part.ids.to(torch.int32))
             if part.offsets is not None:
@@ -69,11 +70,11 @@ class MemoryWriter:
                 prefix_offsets = prefix_offsets[:0]
         ids = partial.array("token_ids")
         assert ids is not None
-        source = TokenizedInput(ids[prefix_length:], torch.tensor(self._spec.prefix, dtype=torch.long), {})
-        plan = plan_input_windows(source, self._spec.window_spec)
+        source = TokenizedInput(ids[prefix_length:], torch.tensor(self.spec.prefix, dtype=torch.long), {})
+        plan = plan_input_windows(source, self.spec.window_spec)
         self.windows = len(plan)
-        self._checksum = InputChecksum(self._spec, ids, plan)
-        self._resume(InputChecksum(self._spec, ids, plan))
+        self._checksum = InputChecksum(self.spec, ids, plan)
+        self._resume(InputChecksum(self.spec, ids, plan))
         if is_memory(partial.folder):
             self._copy_finished(ids, plan)
         return source
@@ -99,7 +100,7 @@ class MemoryWriter:
         assert states is not None and ids is not None
         store = ExactStore(states, self._partial.array("scales"))
         first_window = self._partial.array("first_window")
-        return Memory(store, ids, self._spec, self.windows, len(self._spec.prefix), first_window=first_window)
+        return Memory(store, ids, self.spec, self.windows, len(self.spec.prefix), first_window=first_window)
 
     def publish(self, store: ExactStore, locations: tuple[Location, ...] = ()) -> None:
         """Replace an older memory in the folder by this one; `store` is how it is searched."""
@@ -107,7 +108,7 @@ class MemoryWriter:
         for name, array in search_arrays.items():
             self._partial.drop(name)
             self._partial.append(name, array)
-        self._partial.publish(describe(self._spec, self.windows, self.batch_size, search, locations))
+        self._partial.publish(describe(self.spec, self.windows, self.batch_size, search, locations))
 
     def _resume(self, checksum: InputChecksum) -> None:
         """Continue an interrupted run, which must be of the same settings and of nearly the same text."""
@@ -153,7 +154,7 @@ class MemoryWriter:
         arrays = {"states": memory.store.states, "scales": memory.store.scales}
         if shared > self.done == 0 and memory.first_window is not None:
             self._partial.append("first_window", memory.first_window)
-        prefix_length, step = len(self._spec.prefix), _COPY_BATCHES * self.batch_size
+        prefix_length, step = len(self.spec.prefix), _COPY_BATCHES * self.batch_size
         first_row = prefix_length + plan[self.done - 1].keep_end if self.done else 0
         while self.done < shared:
             done = min(self.done + step, shared)
@@ -175,7 +176,7 @@ class MemoryWriter:
                 return None
             raise
         assert memory.spec is not None
-        changes = self._spec.differences(memory.spec)
+        changes = self.spec.differences(memory.spec)
         if not changes and _is_same_text(memory.token_ids, new_ids):
             return memory
         if may_be_replaced:
@@ -188,7 +189,7 @@ class MemoryWriter:
     def _count_shared(self, memory: Memory, ids: Tensor, plan: list[Window]) -> int:
         """How many windows of a finished memory the text has as well."""
         prefix = memory.prefix_ids
-        old_plan = plan_input_windows(TokenizedInput(memory.text_ids, prefix, {}), self._spec.window_spec)
+        old_plan = plan_input_windows(TokenizedInput(memory.text_ids, prefix, {}), self.spec.window_spec)
         common_tokens = _common_length(memory.token_ids, ids) - prefix.shape[0]
         windows = 0
         for old_window, new_window in zip(old_plan, plan, strict=False):
@@ -205,7 +206,8 @@ class InputChecksum:
 
     def __init__(self, spec: EncodingSpec, token_ids: Tensor, plan: list[Window]) -> None:
         self._token_ids, self._plan, self._prefix_length = token_ids, plan, len(spec.prefix)
-        self._checksum = sha256(json.dumps(spec.to_dict(), sort_keys=True).encode())
+        settings = {**spec.to_dict(), "compute_dtype": None}  # it changes states by rounding only
+        self._checksum = sha256(json.dumps(settings, sort_keys=True).encode())
         self._windows = self._tokens = 0
 
     def of_windows(self, windows: int) -> str:

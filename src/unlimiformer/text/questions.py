@@ -11,13 +11,19 @@ _DESCRIPTION = re.compile(
     r"|themes?|main (points?|ideas?)|relationship|significan\w+|importance|what happens|throughout the \w+"
     r"|setting of the (?!sun)|traits|characteristics|opinions?|views? (on|of)|comments? on|th(ink|ought) (of|about)"
     r"|sa(y|id) on (?!(?:his|her|their|the|an?)\b)\w+|said about|talk(s|ed|ing)? about|debate[ds]?|disagree\w*"
-    r"|attitudes?|feedback|advantages?|disadvantages?|concerns|barriers|measures|aspects|status of|contents of"
-    r"|conclu(ded?|sions?) (on|of|about|regarding)|decided? (on|about)|decisions? (on|of|about|regarding)"
-    r"|suggest(s|ed|ions?)? (on|about|regarding)|propos(e|ed|als?) (on|about|regarding)|elaborat\w+|evaluat\w+"
-    r"|to what extent|(what|why|how)\b.*\bthe (team|group|government|participants|members|project)"
+    r"|attitudes?|to what extent"
     r"|how (does|do|did)\b.*\bdiffer"
     r"|how (does|do|did|has|have|is|are|was|were)\b.*\b(change|changed|develop|developed|evolve|evolved)"
     r"|what role|role in (the|this)|features of|interact\w*|who (is|are|was|were)\b.*\b(and (what|how|why)))\b",
+    re.IGNORECASE | re.DOTALL,
+)
+_ASKS = r"^\W*(what|why|how) (is|are|was|were|do|does|did|would|should|could)\b"  # and not "what year did", "how many"
+_MATTERS = "advantages?|disadvantages?|arguments|aspects|barriers|challenges|concerns|feedback|measures|reasons"
+_DISCUSSION = re.compile(
+    rf"{_ASKS} the ((team|group|government|committee|participants|members)|(\w+ )?({_MATTERS}))\b"
+    rf"|^\W*what ({_MATTERS}) (are|was|were|do|does|did|ha[sd]|have)\b"
+    rf"|{_ASKS}.*\b(evaluated?|elaborated?|(agreed?|decided?|decisions?|concluded?|conclusions?) (on|about|regarding)"
+    r"|(suggest|propose|recommend)(ed|d|s)? (on|about|regarding))\b",
     re.IGNORECASE | re.DOTALL,
 )
 _QUESTION = re.compile(r"\?|^\W*(who|whom|whose|what|which|when|where|why|how|is|are|was|were|do|does|did)\b", re.I)
@@ -66,7 +72,8 @@ def asks_for_feeling(question: str) -> bool:
 
 def is_descriptive(question: str) -> bool:
     """Whether a question asks for a description, which a document gives in many places."""
-    return _DESCRIPTION.search(question) is not None and not asks_for_feeling(question)
+    matches = _DESCRIPTION.search(question) or _DISCUSSION.search(question)
+    return matches is not None and not asks_for_feeling(question)
 
 
 def is_question(prompt: str) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import random
+import re
+import zipfile
 
 import pytest
 from document_files import SAMPLES, SUBTITLES, make_docx, make_epub, make_zip, paragraph
@@ -79,7 +82,7 @@ def test_encodings_of_pages(page):
 
 
 def test_a_page_that_is_a_text_may_speak_of_encodings():
-    assert html_text("<html><p>café</p><meta charset='latin-1'>") == "café"
+    assert html_text("<html><p>café</p><meta charset='latin-1'>", "page") == "café"
 
 
 def test_rows_of_tables_and_rows_that_only_place_parts_of_a_page():
@@ -87,7 +90,7 @@ def test_rows_of_tables_and_rows_that_only_place_parts_of_a_page():
     layout = (
         "<tr><td><h1>Title</h1><p>One.</p></td><td><style>p{}</style><ul><li>x</li><li>y</li></ul><p>z</p></td></tr>"
     )
-    text = html_text(f"<html><body><table>{data}</table><table>{layout}</table></body></html>")
+    text = html_text(f"<html><body><table>{data}</table><table>{layout}</table></body></html>", "page")
     assert text == "Anna | 31\n\n# Title\n\nOne.\n\n- x\n- y\n\nz"
 
 
@@ -178,3 +181,14 @@ def test_documents_without_text_are_refused(data, suffix, message):
 
 def test_a_format_of_plain_text_is_none():
     assert find_format(b"Just words.", ".txt", "book.txt") is None
+
+
+def test_an_unreadable_page_of_a_book_is_named():
+    book = make_epub(["<p>one</p>", "<p>two</p>"], extra=[])
+    damaged = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(book)) as old, zipfile.ZipFile(damaged, "w") as new:
+        pages = [name for name in old.namelist() if name.endswith("html")]
+        for name in old.namelist():
+            new.writestr(name, bytes(range(256)) * 8 if name == pages[1] else old.read(name))
+    with pytest.raises(InputError, match=rf"^book\.epub, {re.escape(pages[1])}, is not a text"):
+        extract(damaged.getvalue(), "book.epub", ".epub")

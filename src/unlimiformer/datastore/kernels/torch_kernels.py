@@ -50,7 +50,10 @@ def best_rows(score: Callable[[slice], Tensor], rows: int, rows_at_once: int, k:
 
 def _rows_at_once(states: Tensor, queries: int) -> int:
     """How many rows of `states` (S, D) are scored at once for so many queries."""
-    if states.device.type != "cpu" and (states.dtype == torch.float32 or _sums_in_float32(states.device.type)):
+    is_read_as_it_is = states.dtype == torch.float32 or (
+        states.dtype == torch.bfloat16 and _sums_in_float32(states.device.type)
+    )
+    if states.device.type != "cpu" and is_read_as_it_is:
         return max(_MIN_BLOCK_ROWS, _DEVICE_BLOCK_NUMBERS // max(queries, 1))
     return max(_MIN_BLOCK_ROWS, _BLOCK_NUMBERS // max(states.shape[1], queries))
 

@@ -21,7 +21,7 @@ from .torch_kernels import split_bfloat16
 
 _ROWS, _WIDTH = 64, 64  # of the states that one step of the scan multiplies
 _MIXED_ROWS, _MIXED_WIDTH = 32, 64  # of the states that one step of the mix adds up
-_FEWEST_QUERIES = 16  # that a product of matrices takes
+_FEWEST_QUERIES, _MOST_QUERIES = 16, 64  # that a product of matrices takes, and that fit shared memory
 _SCORES = 1 << 28  # of all queries that are scanned at once: 1 GB
 _IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # by numpy, which does not multiply bfloat16
 
@@ -46,7 +46,7 @@ def _scan_kernel(
     HAS_REST: tl.constexpr,
     HAS_SCALES: tl.constexpr,
 ):
-    """Scores (count, rows) of one block of rows, and the greatest of each group (count, groups)."""
+    """Scores (count, groups * GROUP) of one block of rows, and the greatest of each group (count, groups)."""
     block = tl.program_id(0)
     row = block.to(tl.int64) * ROWS + tl.arange(0, ROWS)
     query = tl.arange(0, QUERIES)
@@ -69,8 +69,9 @@ def _scan_kernel(
     if HAS_SCALES:
         total *= tl.load(scales + row, mask=is_row, other=0)[None, :]
     total = tl.where(is_row[None, :] & (total == total), total, float("-inf"))
-    mask = (query[:, None] < count) & is_row[None, :]
-    tl.store(scores + query.to(tl.int64)[:, None] * rows + row[None, :], total, mask=mask)
+    columns = groups * GROUP  # the last group may have fewer rows
+    mask = (query[:, None] < count) & (row[None, :] < columns)
+    tl.store(scores + query.to(tl.int64)[:, None] * columns + row[None, :], total, mask=mask)
     per_group = tl.max(tl.reshape(total, (QUERIES, ROWS // GROUP, GROUP)), axis=2)
     group = block * (ROWS // GROUP) + tl.arange(0, ROWS // GROUP)
     mask = (query[:, None] < count) & (group[None, :] < groups)
@@ -109,20 +110,22 @@ def _mix_kernel(
 
 def scan(states: Tensor, scales: Tensor | None, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Find the k best rows of `states` (S, D) for each of `queries` (N, D): row indices and scores, (N, k) each."""
-    at_once = max(1, min(_SCORES // states.shape[0], 128))
-    parts = [_scan(states, scales, part, k) for part in queries.split(at_once)]
-    row, score = zip(*parts, strict=True)
-    return (row[0], score[0]) if len(parts) == 1 else (torch.cat(row), torch.cat(score))
+    at_once = max(1, min(_SCORES // states.shape[0], _MOST_QUERIES))
+    queries = queries.contiguous()
+    if len(queries) <= at_once:
+        return _scan(states, scales, queries, k)
+    rows, scores = zip(*(_scan(states, scales, part, k) for part in queries.split(at_once)), strict=True)
+    return torch.cat(rows), torch.cat(scores)
 
 
 def _scan(states: Tensor, scales: Tensor | None, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
     (rows, width), count = states.shape, len(queries)
     group = _group_rows(rows, k)
     groups = triton.cdiv(rows, group)
-    scores = torch.empty(count, rows, device=states.device)
+    scores = torch.empty(count, groups, group, device=states.device)
     highest = torch.empty(count, groups, device=states.device)
     is_float32 = states.dtype == torch.float32
-    high, low = (queries.contiguous(),) * 2 if is_float32 else split_bfloat16(queries)
+    high, low = (queries, queries) if is_float32 else split_bfloat16(queries)
     with _on_device(states):
         _scan_kernel[(triton.cdiv(rows, _ROWS),)](
             high,
@@ -144,13 +147,12 @@ def _scan(states: Tensor, scales: Tensor | None, queries: Tensor, k: int) -> tup
             HAS_SCALES=scales is not None,
         )
     if k >= groups or group == 1:
-        score, row = scores.topk(k, dim=1, sorted=False)
-        return row, score
-    best = highest.topk(k, dim=1, sorted=False).indices  # the groups that hold the k best rows
-    member = (best[:, :, None] * group + torch.arange(group, device=states.device)).flatten(1)
-    of_member = scores.gather(1, member.clamp_max(rows - 1)).masked_fill(member >= rows, float("-inf"))
-    score, selected = of_member.topk(k, dim=1, sorted=False)
-    return member.gather(1, selected), score
+        score, row = scores.flatten(1).topk(k, dim=1, sorted=False)
+        return row.clamp_max(rows - 1), score  # a slot that no row fills has a score of -inf
+    best = highest.topk(k, dim=1, sorted=False).indices[:, :, None]  # the groups that hold the k best rows
+    score, selected = scores.gather(1, best.expand(-1, -1, group)).flatten(1).topk(k, dim=1, sorted=False)
+    member = (best * group + torch.arange(group, device=states.device)).flatten(1)
+    return member.gather(1, selected).clamp_max(rows - 1), score
 
 
 def mix(states: Tensor, scales: Tensor | None, index: Tensor, weights: Tensor) -> Tensor:

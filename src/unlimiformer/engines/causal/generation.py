@@ -75,8 +75,8 @@ class Query:
 class BuiltPrompt:
     """A prompt (n,), and for each of its tokens its row in the memory (n,), -1 for tokens that are not in it.
 
-    `prefix_tokens`: how many at its beginning are the same for every question: what stands before the document, and a
-    document of one window.
+    `prefix_tokens`: how many at its beginning other questions have too: what stands before the document, and a document
+    of one window.
     """
 
     ids: Tensor

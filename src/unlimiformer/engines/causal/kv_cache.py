@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from transformers import DynamicCache
 from ...adapters.causal import CausalAdapter
 from ...memory.fingerprint import model_digest
 
-_KEPT_PREFIXES = 3
+_KEPT_TOKENS = 2048
 KeysValues = tuple[Tensor, Tensor]
 """Keys and values (G, n, d) of one layer and row."""
 
@@ -83,20 +82,22 @@ def read_behind(decoder: CausalAdapter, prefix: Sequence[KeysValues], tokens: Te
 class PrefixReader:
     """Keeps the keys and values of the last prefixes, so that the next questions do not read them again.
 
-    These are examples of short answers, or a short document that is asked about again.
+    These are examples of short answers, or a short document that is asked about again. At most `_KEPT_TOKENS` tokens
+    are kept beside the last prefix.
     """
 
     def __init__(self, decoder: CausalAdapter) -> None:
         self._decoder = decoder
-        self._kept: OrderedDict[tuple, list[KeysValues]] = OrderedDict()
+        self._digest = ""
+        self._kept: dict[tuple[int, ...], list[KeysValues]] = {}  # the last one was used last
 
     def read(self, prefix: Tensor) -> list[KeysValues]:
         """Keys and values (G, n, d) of each layer for a prefix (n,), with the model's present weights."""
-        digest = model_digest(self._decoder.model.config, self._decoder.backbone)
-        key = (digest, tuple(prefix.tolist()))
-        if key not in self._kept:
-            self._kept[key] = read_prefix(self._decoder, prefix)
-        self._kept.move_to_end(key)
-        if len(self._kept) > _KEPT_PREFIXES:
-            self._kept.popitem(last=False)
-        return self._kept[key]
+        digest, key = model_digest(self._decoder.model.config, self._decoder.backbone), tuple(prefix.tolist())
+        kept = self._kept if digest == self._digest else {}
+        read = kept[key] if key in kept else read_prefix(self._decoder, prefix)
+        others = {other: states for other, states in kept.items() if other != key}
+        while sum(map(len, others)) > _KEPT_TOKENS:
+            del others[next(iter(others))]
+        self._digest, self._kept = digest, {**others, key: read}
+        return read

@@ -35,7 +35,7 @@ class DocxFormat(Format):
                 f"{name} is {self.name}, but damaged ({type(error).__name__}: {error}); "
                 "open it in another program and save it"
             ) from None
-        text = html_text(f"<body>{page}</body>")
+        text = html_text(f"<body>{page}</body>", name)
         if not text:
             raise InputError(f"{name} is {self.name} without text; expected some")
         return DocumentText(text)

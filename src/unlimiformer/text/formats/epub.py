@@ -48,7 +48,7 @@ class EpubFormat(Format):
                 path = _resolve(folder, item.get("href", ""))
                 if path not in names:
                     continue
-                text = html_text(archive.read(path))
+                text = html_text(archive.read(path), f"{name}, {path},")
                 title = titles.get(path)
                 if text and title and not text.startswith("#") and title not in text[:200]:
                     text = f"# {title}\n\n{text}"

@@ -40,7 +40,7 @@ class HtmlFormat(Format):
         return DocumentText(text)
 
 
-def html_text(data: bytes | str, name: str = "the page") -> str:
+def html_text(data: bytes | str, name: str) -> str:
     """The text of a page; its encoding is that of its own declaration, or else UTF-8 or the most likely one."""
     from lxml import etree, html
 
