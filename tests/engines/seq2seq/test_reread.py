@@ -37,20 +37,20 @@ def test_an_answer_is_the_plain_models_over_question_and_passages(tokenizer, fam
 @pytest.mark.parametrize("family", ["bart", "t5"])
 @pytest.mark.parametrize("beams", [1, 3])
 def test_a_question_about_a_fact_is_answered_from_several_contexts(tokenizer, family, beams):
-    """The answer is the surest one of those that the plain model gives to a quarter, half and all of the passages."""
+    """The answer is the surer one of those that the plain model gives to half of the passages and to all."""
     model, book = make(family), make_book(400)
     generation = {**GREEDY, "num_beams": beams}
     windows = []
     with Unlimiformer(model, tokenizer, window=WINDOW, top_k=24, selection="reread") as u:
         memory = u.index(book)
-        u.engine._reader._ranker._splitter._size = 3
+        u.engine._reader._ranker._splitter._size = 5
         read = u.engine._reader.read
         u.engine._reader.read = lambda *query: windows.append(read(*query)) or windows[-1]
         output = u.generate(memory, prompt="w3 w4?", **generation)
         traced = u.generate(memory, prompt="w3 w4?", provenance=True, **generation)
         u.generate(memory, prompt="Describe w3 and w4.", **generation)
-    quarter, half, full = windows[0]
-    assert set(quarter.selected.tolist()) < set(half.selected.tolist()) < set(full.selected.tolist())
+    half, full = windows[0]
+    assert half.rows.shape[0] < full.rows.shape[0] and set(half.selected.tolist()) < set(full.selected.tolist())
     assert len(windows[2]) == 1, "a description has one context"
     answers = []
     for part in windows[0]:

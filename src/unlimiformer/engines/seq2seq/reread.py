@@ -2,8 +2,8 @@
 
 The question, as the beginning of the decoder's text, attends to the whole document. The passages that it attends to,
 and that share words with it, are encoded in one window behind it, and the answer is written from that window: exactly
-what the plain model does with these tokens. A question about a fact is answered from three windows: a full one, and two
-with half and a quarter as much, in which less distracts the model; the surest answer is taken.
+what the plain model does with these tokens. A question about a fact is answered from two windows, a full one and one
+with half of the passages, in which less distracts the model; the surer answer is taken.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ...text.tokenization import prefix_token_ids, special_ids
 from ..passage_ranking import PassageQuery, PassageRanker, RankedPassages
 from .focus import MemorySlice
 
-_CONTEXT_SHARES = (0.25, 0.5, 1)  # of a window's room; a question about a fact is answered from each
+_CONTEXT_SHARES = (0.5, 1)  # of a window's room; a question about a fact is answered from both
 
 
 class PassageReader:
