@@ -306,7 +306,7 @@ def _milliseconds(row: dict | None) -> str:
     if row is None:
         return "–"
     recall = "" if row["mass_recall"] == 1 else f", {row['mass_recall']:.3f} of the mass"
-    share = "" if row["reading_share"] is None else f", {row['reading_share']:.0%}"
+    share = "" if row.get("reading_share") is None else f", {row['reading_share']:.0%}"
     return f"{row['ms_per_token']:.0f} ms ({row['ratio_to_truncated']:.2f} ×{share}{recall})"
 
 
