@@ -126,6 +126,8 @@ def run_client(url: str, ids: list[str], first: int, end: float, times: list[flo
             body = {"question": QUESTIONS[index % len(QUESTIONS)], "new_tokens": 16}
             try:
                 response = client.post(f"/api/documents/{ids[index % len(ids)]}/answers", json=body)
+                if response.status_code == 429:
+                    time.sleep(float(response.headers["Retry-After"]))
                 if response.status_code != 200 or "event: done" not in response.text:
                     errors.append(response.text[:200])
             except httpx.HTTPError as error:

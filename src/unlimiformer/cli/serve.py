@@ -35,7 +35,7 @@ def command(
     max_documents: Annotated[int, typer.Option(help="Largest number of stored documents.")] = 100,
     max_question: Annotated[int, typer.Option(help="Largest number of characters in a question.")] = 2_000,
     max_connections: Annotated[int, typer.Option(help="Largest number of open connections.")] = 512,
-    max_waiting: Annotated[int, typer.Option(help="Largest number of questions at the same time.")] = 32,
+    max_waiting: Annotated[int, typer.Option(help="Largest number of questions at the same time.")] = 128,
     max_seconds: Annotated[float, typer.Option(help="Longest time for one answer.")] = 120.0,
     max_new_tokens: Annotated[int, typer.Option(help="Largest number of tokens in one answer.")] = 256,
     num_beams: Annotated[

@@ -26,7 +26,7 @@ class Limits:
     documents: int = 100
     question: int = 2_000
     connections: int = 512
-    waiting: int = 32
+    waiting: int = 128
     seconds: float = 120.0
     new_tokens: int = 256
 
