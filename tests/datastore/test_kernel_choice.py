@@ -21,6 +21,7 @@ CPU = torch.device("cpu")
 def on_gpu(monkeypatch):
     """Arrays that say that they are on a GPU; Triton's interpreter runs the kernels on the CPU."""
     monkeypatch.setattr(native, "serves", lambda states: False)
+    monkeypatch.delenv("UNLIMIFORMER_NATIVE", raising=False)
     choice._triton_kernels.cache_clear()
     yield lambda dtype: SimpleNamespace(is_cuda=True, dtype=dtype, is_contiguous=lambda: True, device=CPU)
     choice._triton_kernels.cache_clear()
